@@ -1,0 +1,645 @@
+"""An ask's life: park, prompt, answer, notice; and the host's approval transport.
+
+Owns how a call that needs an owner is parked under a code, what an owner reads (the one renderer of
+a prompt), and what an answer does. Nothing here waits for a human but `HostTransport.present`,
+which the host runs on a thread of its own. Only a verb that a human typed can approve: no tool,
+hook or prompt leads to `Desk.approve`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .identity import (
+    ASK_CODE_LENGTH,
+    Account,
+    Call,
+    Draw,
+    Principal,
+    Resolver,
+    Turn,
+    has_hidden,
+    mode_of,
+    normal_code,
+    shown,
+    shown_lines,
+)
+from .policy import Mode, Role, Settings, may_approve
+from .prompt import ANSWER_HEAD, notice_text
+from .store import Row, Store, StoreError, Tx, digest
+
+log = logging.getLogger(__name__)
+
+SHOWN_WITHIN_S = 600.0      # an ask nobody has seen by then has had its chance
+PROMPTS_PER_WINDOW = 5
+PROMPT_WINDOW_S = 600.0
+ALARM_EVERY_S = 600.0
+RESEND_AFTER_S = 5.0
+MAX_REASON = 300
+MAX_HOST_WAITING = 5        # the host has eight workers; the sixth waiting call would fill them
+POLL_S = 0.5
+
+# Platforms whose private chat has the person's own id, so that a DM needs no earlier message.
+DIRECT_BY_ID = frozenset({"telegram", "whatsapp", "signal", "sms", "email"})
+
+
+# -- arguments in one canonical form -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A call's arguments as they were when they were judged: canonical JSON and its digest.
+
+    Key order does not matter; `1`, `1.0`, `true`, `"1"`, a missing and a null key all differ.
+    """
+
+    text: str
+    digest: str
+
+    @classmethod
+    def of(cls, args: object) -> Arguments:
+        text = json.dumps(_plain(args), sort_keys=True, separators=(",", ":"))
+        return cls(text, digest(text))
+
+
+def _plain(value: object) -> object:
+    """JSON's own types as they are; anything else as a tagged text that equals nothing else."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else f"\0{type(key).__name__} {key!r}": _plain(item)
+                for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return {"\0type": f"{type(value).__name__} {value!r}"}
+
+
+# -- what an owner reads -----------------------------------------------------------------------
+
+_MARGIN = "| "
+_HEAD_CHARS = 1800
+_TAIL_CHARS = 700
+_HIDDEN_LINE = "Hidden characters are present; they are written as \\u{...}."
+
+
+def argument_lines(args_json: str) -> list[str]:
+    """Every argument as safe lines, in the order of their names; the rendering is reversible."""
+    args = json.loads(args_json)
+    if not isinstance(args, dict):
+        return [f"arguments = {shown(json.dumps(args, ensure_ascii=False))}"]
+    lines: list[str] = []
+    for name, value in args.items():
+        lines.extend(_value_lines(shown(name), value))
+    return lines or ["(no arguments)"]
+
+
+def _value_lines(name: str, value: object) -> list[str]:
+    if not isinstance(value, str):
+        return [f"{name} = {shown(json.dumps(value, ensure_ascii=False, sort_keys=True))}"]
+    lines = shown_lines(value)
+    if len(lines) == 1:
+        return [f'{name} = "{lines[0]}"']
+    return [f"{name} = text of {len(lines)} lines:", *(f"  {line}" for line in lines)]
+
+
+def code_block(lines: list[str]) -> str:
+    """Untrusted lines in one code block, each with a margin, so that none can pose as ours."""
+    return "\n".join(["```", *(f"{_MARGIN}{line}" for line in lines), "```"])
+
+
+def _fitted(lines: list[str], *, full_length: int, args_digest: str, code: str) -> list[str]:
+    """Head and tail of what would not fit a phone, with the true length and a digest."""
+    text = "\n".join(lines)
+    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
+        return lines
+    head = re.sub(r"\\u\{[^}]*$", "", text[:_HEAD_CHARS])
+    tail = re.sub(r"^[^{}\n]{0,12}\}", "", text[-_TAIL_CHARS:])
+    left_out = len(text) - len(head) - len(tail)
+    return [*head.split("\n"),
+            f"[... {left_out} characters left out of {full_length}, sha256 {args_digest[:16]}; "
+            f"/many show {code} prints all ...]",
+            *tail.split("\n")]
+
+
+def render_prompt(ask: Row, *, name: str, mode: Mode, now: float) -> str:
+    """The approval prompt, the only one: who, which tool, what exactly, the code, how to answer."""
+    code, tool = str(ask["code"]), shown(str(ask["tool"]), 100)
+    who = f"{name} ({shown(str(ask['person_id']), 80)})" if name else "An unidentified call"
+    lines = argument_lines(str(ask["args_json"]))
+    body = _fitted(lines, full_length=len(str(ask["args_json"])),
+                   args_digest=str(ask["args_digest"]), code=code)
+    left = max(1, round(float(ask["expires_at"]) - now))
+    verb = "asks to run" if ask["kind"] == "tool" else "is held by the host's own check:"
+    notes = [
+        _HIDDEN_LINE if any("\\u{" in line for line in body) or has_hidden(tool) else "",
+        "It differs from what was approved before." if ask["differs"] else "",
+        f"The bot is {mode.value} right now." if mode is not Mode.NORMAL else "",
+        "Allowing execute_code allows everything its code can do, other tools included."
+        if ask["tool"] == "execute_code" else "",
+    ]
+    return "\n".join([
+        f"{ANSWER_HEAD}Approval {code}", f"{who} {verb} {tool}",
+        code_block(body), *filter(None, notes),
+        f"Approve once: /many approve {code}", f"Refuse: /many deny {code} [reason]",
+        f"Open for {_span(left)}."])
+
+
+def _span(seconds: float) -> str:
+    """A duration in the largest unit that reads well."""
+    if seconds < 90:
+        return f"{round(seconds)} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{round(seconds / 3600)} h"
+
+
+def ago(then: float, now: float) -> str:
+    return f"{_span(max(0.0, now - then))} ago"
+
+
+# -- sentences for the asker -------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a call that needs an owner: it may run, or the sentence that blocks it."""
+
+    runs: bool
+    text: str = ""
+    ask_id: int = 0
+
+
+# -- the desk ----------------------------------------------------------------------------------
+
+
+class Inject(Protocol):
+    """`ctx.inject_message`: True is no proof of delivery, False is proof of none (HOST.md 10)."""
+
+    def __call__(self, content: str, role: str = ..., *, session_key: str | None = ...,
+                 origin: Mapping[str, Any] | None = ...) -> bool: ...
+
+
+class Desk:
+    """Asks, grants and notices in the store."""
+
+    def __init__(self, store: Store, resolver: Resolver, *, settings: Callable[[], Settings],
+                 draw: Draw, nonce: Callable[[], str], inject: Inject | None) -> None:
+        self._store = store
+        self._resolver = resolver
+        self._settings = settings
+        self._draw = draw
+        self._nonce = nonce
+        self._inject = inject
+        self.answered = threading.Condition()
+
+    # -- parking
+
+    def sweep(self, tx: Tx, *, now: float) -> None:
+        """Write down every expiry, so that none is undone later."""
+        for row in tx.expire_asks(now=now):
+            tx.record(now=now, kind="approval", event="expired", person_id=str(row["person_id"]),
+                      tool=str(row["tool"]), code=str(row["code"]))
+
+    def ask(self, tx: Tx, who: Principal, tool: str, args: Arguments, chat: str, *,
+            now: float) -> Outcome:
+        """Spend a grant for this call, or park it and ask; called inside `pre_tool_call`'s tx."""
+        self.sweep(tx, now=now)
+        spent = tx.spend_grant(person_id=who.person_id, tool=tool, args_digest=args.digest,
+                               now=now)
+        if spent is not None:
+            tx.record(now=now, kind="approval", event="spent", person_id=who.person_id,
+                      tool=tool, code=str(spent["code"]))
+            return Outcome(True)
+        refused = self._refused_already(tx, who, tool, args, now=now)
+        if refused:
+            return Outcome(False, refused)
+        waiting = tx.open_ask(person_id=who.person_id, tool=tool)
+        if waiting is not None and waiting["args_digest"] == args.digest:
+            return self._ask_again(tx, waiting, now=now)
+        return self._park(tx, who, tool, args, chat, waiting, now=now)
+
+    def _refused_already(self, tx: Tx, who: Principal, tool: str, args: Arguments, *,
+                         now: float) -> str:
+        """A deny stands for a while, and an owner is asked only so often."""
+        denied = tx.last_denied(person_id=who.person_id, tool=tool, args_digest=args.digest,
+                                since=now - self._settings().grant_ttl_s)
+        if denied is not None:
+            reason = f" Reason given: {denied['reason']}." if denied["reason"] else ""
+            return (f"Refused: the owner said no to this call of {shown(tool, 100)} "
+                    f"{ago(float(denied['closed_at']), now)}.{reason} Nothing was run and nobody "
+                    "was asked again. Tell the person.")
+        prompts = tx.prompts_since(person_id=who.person_id, since=now - PROMPT_WINDOW_S)
+        open_ask = tx.open_ask(person_id=who.person_id, tool=tool)
+        repeats = open_ask is not None and open_ask["args_digest"] == args.digest
+        if len(prompts) >= PROMPTS_PER_WINDOW and not repeats:
+            wait = prompts[-PROMPTS_PER_WINDOW] + PROMPT_WINDOW_S - now
+            return (f"Refused: the owner has been asked {PROMPTS_PER_WINDOW} times in 10 minutes "
+                    f"on this person's behalf. {shown(tool, 100)} was not run and nobody was "
+                    f"asked. Try again in {_span(max(1.0, wait))}.")
+        return ""
+
+    def _ask_again(self, tx: Tx, ask: Row, *, now: float) -> Outcome:
+        """The same call while its ask is open: the same code, and no second prompt."""
+        for notice in tx.unshown_notices(ask_id=int(ask["ask_id"])):
+            if notice["sent_at"] is not None and now - notice["sent_at"] > RESEND_AFTER_S:
+                tx.untake_notice(nonce=str(notice["nonce"]))
+        tx.record(now=now, kind="approval", event="asked again", person_id=str(ask["person_id"]),
+                  tool=str(ask["tool"]), code=str(ask["code"]))
+        return Outcome(False, f"Not run: this call of {shown(str(ask['tool']), 100)} is still "
+                              "waiting for the owner, who was asked before. Nothing has been run. "
+                              "Tell the person and end here.", int(ask["ask_id"]))
+
+    def _park(self, tx: Tx, who: Principal, tool: str, args: Arguments, chat: str,
+              waiting: Row | None, *, now: float) -> Outcome:
+        owners = self.owner_addresses(tx, but=who.account)
+        if not owners:
+            tx.record(now=now, kind="approval", event="no owner reachable",
+                      person_id=who.person_id, tool=tool)
+            return Outcome(False, _unreachable(tool))
+        before = tx.last_answered(person_id=who.person_id, tool=tool, args_digest=args.digest)
+        granted = tx.live_grant(person_id=who.person_id, tool=tool, now=now)
+        if waiting is not None:
+            self._supersede(tx, waiting, now=now)
+        settings = self._settings()
+        ask_id, code = self._file(
+            tx, kind="tool", person_id=who.person_id, tool=tool, args=args, chat=chat, now=now,
+            differs=granted is not None, expires_at=now + SHOWN_WITHIN_S
+            + settings.approval_timeout_s)
+        self._notify(tx, owners, kind="ask", ask_id=ask_id, text="", now=now)
+        tx.record(now=now, kind="approval", event="asked", person_id=who.person_id, tool=tool,
+                  code=code, detail=args.text[:500])
+        text = (f"Not run: {shown(tool, 100)} needs the owner's approval. The owner has just been "
+                "asked and nothing has been run. Tell the person so and end here; once they hear "
+                "that it was approved, make exactly the same call again.")
+        if before is not None and before["outcome"] == "expired":
+            text += " (An earlier request for this same call expired without an answer.)"
+        if waiting is not None:
+            text += " (It replaces an earlier request with other arguments.)"
+        return Outcome(False, text, ask_id)
+
+    def _supersede(self, tx: Tx, ask: Row, *, now: float) -> None:
+        tx.close_ask(ask_id=int(ask["ask_id"]), outcome="superseded", answered_by="", reason="",
+                     now=now)
+        tx.record(now=now, kind="approval", event="superseded", person_id=str(ask["person_id"]),
+                  tool=str(ask["tool"]), code=str(ask["code"]))
+
+    def _file(self, tx: Tx, *, kind: str, person_id: str, tool: str, args: Arguments, chat: str,
+              differs: bool, now: float, expires_at: float) -> tuple[int, str]:
+        """(ask id, code) of a new ask under a code that was free for 30 days."""
+        code = self._draw(ASK_CODE_LENGTH)
+        while tx.code_in_use(code=code, now=now):
+            code = self._draw(ASK_CODE_LENGTH)
+        ask_id = tx.park(code=code, kind=kind, person_id=person_id, tool=tool,
+                         args_json=args.text, args_digest=args.digest,
+                         binding=self._settings().approval_binding, differs=differs, chat=chat,
+                         now=now, expires_at=expires_at)
+        return ask_id, code
+
+    def file_host(self, tx: Tx, *, person_id: str, tool: str, args: Arguments,
+                  owners: list[dict[str, str]], now: float, expires_at: float) -> tuple[int, str]:
+        """(ask id, code) of one of the host's own prompts, put before the owners."""
+        ask_id, code = self._file(tx, kind="host", person_id=person_id, tool=tool, args=args,
+                                  chat="", differs=False, now=now, expires_at=expires_at)
+        self._notify(tx, owners, kind="ask", ask_id=ask_id, text="", now=now)
+        tx.record(now=now, kind="approval", event="asked", person_id=person_id, tool=tool,
+                  code=code, detail=args.text[:500])
+        return ask_id, code
+
+    def withdraw(self, ask_id: int, tool: str, *, now: float) -> str:
+        """End an ask whose notice no gateway took; the sentence for the asker."""
+        with self._store.transaction() as tx:
+            ask = tx.ask(ask_id=ask_id)
+            if ask is not None and tx.close_ask(ask_id=ask_id, outcome="withdrawn",
+                                                answered_by="", reason="", now=now):
+                tx.record(now=now, kind="approval", event="no owner reachable",
+                          person_id=str(ask["person_id"]), tool=tool, code=str(ask["code"]))
+        return _unreachable(tool)
+
+    # -- notices
+
+    def owner_addresses(self, tx: Tx, *, but: Account | None = None) -> list[dict[str, str]]:
+        """Where each owner's direct chat is; an owner with no known one is left out."""
+        found = []
+        for row in tx.owners():
+            account = Account(str(row["platform"]), str(row["sender_id"]))
+            if account == but:
+                continue
+            address = tx.address(platform=account.platform, user_id=account.sender_id)
+            if address is not None:
+                place = {key: str(address[key]) for key in ("chat_id", "chat_type", "thread_id")}
+            elif account.platform in DIRECT_BY_ID:
+                place = {"chat_id": account.sender_id, "chat_type": "dm", "thread_id": ""}
+            else:
+                continue
+            found.append({"person_id": str(row["person_id"]), "platform": account.platform,
+                          "user_id": account.sender_id, **place})
+        return found
+
+    def _notify(self, tx: Tx, addresses: list[dict[str, str]], *, kind: str, ask_id: int | None,
+                text: str, now: float) -> None:
+        for address in addresses:
+            tx.add_notice(nonce=self._nonce(), kind=kind, ask_id=ask_id, text=text, now=now,
+                          **address)
+
+    def tell_owners(self, tx: Tx, text: str, *, now: float, but: Account | None = None) -> None:
+        """News for every owner's direct chat; sent by the process that has a gateway."""
+        self._notify(tx, self.owner_addresses(tx, but=but), kind="told", ask_id=None,
+                     text=text, now=now)
+
+    def read_notice(self, tx: Tx, nonce: str, who: Principal, *, now: float) -> str | None:
+        """What a notice that came back in its own chat says; None when it is only somebody typing.
+
+        Uses the nonce up. Seeing a prompt for the first time starts its ask's clock.
+        """
+        notice = tx.notice(nonce=nonce)
+        if notice is None or who.account is None or not tx.show_notice(
+                nonce=nonce, platform=who.account.platform, user_id=who.account.sender_id,
+                now=now):
+            return None
+        if notice["kind"] == "told":
+            return f"{ANSWER_HEAD}{notice['text']}"
+        if not may_approve(who.role):
+            return f"{ANSWER_HEAD}There is nothing here for you to answer."
+        self.sweep(tx, now=now)
+        ask = tx.ask(ask_id=int(notice["ask_id"] or 0))
+        if ask is None:
+            return f"{ANSWER_HEAD}That request has been withdrawn."
+        if ask["closed_at"] is not None:
+            return f"{ANSWER_HEAD}{self._how_it_ended(tx, ask, now=now)}"
+        return self.prompt(tx, ask, now=now)
+
+    def prompt(self, tx: Tx, ask: Row, *, now: float) -> str:
+        """The prompt of an open ask, which counts as shown by this."""
+        if ask["kind"] == "tool" and tx.show_ask(
+                ask_id=int(ask["ask_id"]), now=now,
+                expires_at=now + self._settings().approval_timeout_s):
+            tx.record(now=now, kind="approval", event="shown", person_id=str(ask["person_id"]),
+                      tool=str(ask["tool"]), code=str(ask["code"]))
+            ask = tx.ask(ask_id=int(ask["ask_id"])) or ask
+        return render_prompt(ask, name=self._name_of(tx, str(ask["person_id"])),
+                             mode=mode_of(tx, self._settings()), now=now)
+
+    def take_unsent(self, tx: Tx, *, now: float) -> list[Row]:
+        """Claim the notices that wait for a gateway, when this process has one."""
+        if not self._resolver.has_gateway or self._inject is None:
+            return []
+        return [row for row in tx.unsent_notices(since=now - SHOWN_WITHIN_S)
+                if tx.take_notice(nonce=str(row["nonce"]), now=now)]
+
+    def send(self, notices: list[Row]) -> frozenset[int]:
+        """Inject claimed notices, outside any transaction; the asks that reached nobody."""
+        reached: dict[int, bool] = {}
+        for notice in notices:
+            sent = self._send_one(notice)
+            if notice["ask_id"] is not None:
+                ask_id = int(notice["ask_id"])
+                reached[ask_id] = reached.get(ask_id, False) or sent
+        return frozenset(ask_id for ask_id, sent in reached.items() if not sent)
+
+    def _send_one(self, notice: Row) -> bool:
+        origin = {"platform": notice["platform"], "chat_id": notice["chat_id"],
+                  "chat_type": notice["chat_type"] or "dm", "user_id": notice["user_id"]}
+        if notice["thread_id"]:
+            origin["thread_id"] = notice["thread_id"]
+        try:
+            sent = self._inject is not None and bool(
+                self._inject(notice_text(str(notice["nonce"])), "user", origin=origin))
+        except Exception:  # the host's own code; the ask is then treated as unsent
+            log.warning("manyhands: a notice could not be injected", exc_info=True)
+            sent = False
+        if not sent:
+            log.warning("manyhands: no gateway took a notice for %s:%s; is "
+                        "allow_gateway_injection set?", notice["platform"],
+                        shown(str(notice["user_id"]), 80))
+        return sent
+
+    # -- answers
+
+    def approve(self, tx: Tx, who: Principal, code: str, *, now: float) -> str:
+        """Open one run of exactly the call that an owner saw; the sentence to answer with."""
+        self.sweep(tx, now=now)
+        ask = self._answerable(tx, who, code, now=now)
+        if isinstance(ask, str):
+            return ask
+        ttl = self._settings().grant_ttl_s
+        uses = 1 if ask["kind"] == "tool" else 0
+        if not tx.close_ask(ask_id=int(ask["ask_id"]), outcome="approved",
+                            answered_by=who.person_id, reason="", now=now, uses=uses,
+                            grant_until=now + ttl):
+            return self._how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
+        tx.record(now=now, kind="approval", event="approved", person_id=str(ask["person_id"]),
+                  tool=str(ask["tool"]), code=str(ask["code"]), detail=f"by {who.person_id}")
+        name, tool = self._name_of(tx, str(ask["person_id"])), shown(str(ask["tool"]), 100)
+        if ask["kind"] == "host":
+            return f"Approved {ask['code']}: {tool} runs once."
+        what = "with exactly these arguments" if ask["binding"] == "arguments" else "once"
+        return (f"Approved {ask['code']}: {name or 'they'} may run {tool} once, {what}, within "
+                f"{_span(ttl)}.")
+
+    def deny(self, tx: Tx, who: Principal, code: str, reason: str, *, now: float) -> str:
+        self.sweep(tx, now=now)
+        ask = self._answerable(tx, who, code, now=now)
+        if isinstance(ask, str):
+            return ask
+        said = shown(reason, MAX_REASON)
+        if not tx.close_ask(ask_id=int(ask["ask_id"]), outcome="denied",
+                            answered_by=who.person_id, reason=said, now=now):
+            return self._how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
+        tx.record(now=now, kind="approval", event="denied", person_id=str(ask["person_id"]),
+                  tool=str(ask["tool"]), code=str(ask["code"]),
+                  detail=f"by {who.person_id}" + (f": {said}" if said else ""))
+        return f"Denied {ask['code']}. Nothing was run."
+
+    def _answerable(self, tx: Tx, who: Principal, code: str, *, now: float) -> Row | str:
+        """The open ask under this code, or the sentence that says why it cannot be answered."""
+        ask = tx.ask_by_code(code=normal_code(code))
+        if not may_approve(who.role):
+            return self.foreign_code(tx, who, code, now=now)
+        if ask is None:
+            return f"There is no request {shown(code, 20)}. /many approve lists the open ones."
+        if who.person_id == ask["person_id"]:
+            return "Nobody answers their own request; another owner has to."
+        if ask["closed_at"] is not None:
+            if ask["outcome"] in ("approved", "denied"):
+                self._alarm(tx, who, f"{ask['code']} was tried again after it was answered.",
+                            now=now)
+            return self._how_it_ended(tx, ask, now=now)
+        return ask
+
+    def foreign_code(self, tx: Tx, who: Principal, code: str, *, now: float) -> str:
+        """Somebody who answers no approvals typed a code: nothing changes, the owners are told."""
+        tx.record(now=now, kind="refusal", event="foreign code", person_id=who.person_id,
+                  code=normal_code(code)[:ASK_CODE_LENGTH])
+        name = who.name or "Somebody who is not on the roster"
+        self._alarm(tx, who, f"{name} ({shown(who.person_id, 80)}) tried to answer an approval "
+                             "code. It changed nothing.", now=now)
+        return "Only an owner answers approvals. Nothing was changed, and the owner was told."
+
+    def _alarm(self, tx: Tx, who: Principal, text: str, *, now: float) -> None:
+        """Tell the owners, at most once in ten minutes per person; the audit counts the rest."""
+        key = f"alarm {who.person_id}"
+        last = float(tx.setting(key=key) or 0)
+        tx.record(now=now, kind="approval", event="alarm", person_id=who.person_id, detail=text)
+        if not 0 <= now - last < ALARM_EVERY_S:
+            tx.put_setting(key=key, value=repr(now))
+            self.tell_owners(tx, text, now=now)
+
+    def _how_it_ended(self, tx: Tx, ask: Row, *, now: float) -> str:
+        """Which end a closed ask came to, in words."""
+        code, closed = str(ask["code"]), ago(float(ask["closed_at"] or now), now)
+        by = self._name_of(tx, str(ask["answered_by"])) or "an owner"
+        if ask["outcome"] == "approved" and ask["kind"] == "tool":
+            spent = "it is not spent yet" if ask["uses_left"] else "it has been spent or ended"
+            return f"{code} was already approved {closed} by {by}; {spent}."
+        return {
+            "approved": f"{code} was already approved {closed} by {by}.",
+            "denied": f"{code} was already denied {closed} by {by}.",
+            "expired": f"{code} expired {closed}. It has to be asked for again.",
+            "superseded": f"{code} was replaced {closed} by a newer request with other arguments.",
+        }.get(str(ask["outcome"]), f"{code} was withdrawn {closed}. It has to be asked for again.")
+
+    def _name_of(self, tx: Tx, person_id: str) -> str:
+        if person_id == self._resolver.seat.key:
+            return "the terminal"
+        row = tx.person(person_id=person_id) if person_id else None
+        return str(row["name"]) if row is not None else ""
+
+    def wake(self) -> None:
+        """An answer was committed; whoever waits in this process looks again."""
+        with self.answered:
+            self.answered.notify_all()
+
+
+def _unreachable(tool: str) -> str:
+    return (f"Refused: {shown(tool, 100)} needs the owner's approval and no owner could be "
+            "reached. Nothing was run and nothing is waiting. Tell the person to try later.")
+
+
+# -- the host's own dangerous-command prompts --------------------------------------------------
+
+
+class HandBack(Exception):
+    """An owner's own call: the host's built-in prompt answers it (`transport_fallback: builtin`).
+
+    Raised on purpose: any failure of a transport falls back, and nothing else does.
+    """
+
+
+def command_of(tool: str, args: object) -> str:
+    """What the host's check will name this call by (its tools/approval.py)."""
+    given = args if isinstance(args, dict) else {}
+    if tool == "execute_code":
+        return f"execute_code <<'PY'\n{given.get('code', '')}\nPY"
+    command = given.get("command", "")
+    return command if isinstance(command, str) else ""
+
+
+class HostTransport:
+    """The approval transport `manyhands`: the host's prompts through the owners' queue."""
+
+    def __init__(self, store: Store, resolver: Resolver, desk: Desk, *,
+                 settings: Callable[[], Settings], clock: Callable[[], float],
+                 monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._resolver = resolver
+        self._desk = desk
+        self._settings = settings
+        self._clock = clock
+        self._monotonic = monotonic
+        self._slots = threading.BoundedSemaphore(MAX_HOST_WAITING)
+
+    def present(self, request: Any) -> Any:
+        """Answer one request of the host, once or deny, before its own time is over.
+
+        Raises only HandBack, for an owner's own call. Whatever else fails is a deny: the advised
+        fallback would put the prompt into the asker's own chat, where the asker could answer it.
+        """
+        try:
+            return request.respond(self._choice(request))
+        except HandBack:
+            raise
+        except Exception:
+            log.exception("manyhands: an approval request failed and was denied")
+            return request.respond("deny")
+
+    def _choice(self, request: Any) -> str:
+        matches = self._resolver.in_flight(
+            lambda call: bool(call.command) and call.command == request.command)
+        alone = matches[0] if len(matches) == 1 else None
+        with self._store.transaction() as tx:
+            who = self._resolver.of_turn(tx, alone[0]) if alone else None
+        if alone is not None and who is not None and who.is_owner and who.is_identified:
+            return self._owners_own(alone[0], who)
+        if alone is not None and alone[1].by_grant:
+            return "once"
+        if not self._slots.acquire(blocking=False):
+            log.warning("manyhands: more than %d host approvals waiting; denied", MAX_HOST_WAITING)
+            return "deny"
+        try:
+            return self._ask_owners(request, who, alone)
+        finally:
+            self._slots.release()
+
+    def _owners_own(self, turn: Turn, who: Principal) -> str:
+        """Back to the host's prompt where only the owner can answer; denied in a room."""
+        if turn.direct:
+            raise HandBack("an owner's own call in a direct chat or on the terminal")
+        now = self._clock()
+        with self._store.transaction() as tx:
+            tx.record(now=now, kind="approval", event="denied in a room", person_id=who.person_id)
+            self._desk.tell_owners(tx, "A dangerous command of yours in a room was denied, because "
+                                       "anybody there could have answered its prompt. Run it from "
+                                       "a direct chat.", now=now)
+            waiting = self._desk.take_unsent(tx, now=now)
+        self._desk.send(waiting)
+        return "deny"
+
+    def _ask_owners(self, request: Any, who: Principal | None,
+                    alone: tuple[Turn, Call] | None) -> str:
+        now = self._clock()
+        limit = float(request.timeout_seconds)
+        wait_s = min(self._settings().approval_timeout_s, limit - max(2.0, limit * 0.1))
+        if wait_s <= 0:
+            return "deny"
+        args = Arguments.of({"command": request.command, "why": request.description})
+        person_id = who.person_id if who is not None and who.role is not None else ""
+        with self._store.transaction() as tx:
+            owners = self._desk.owner_addresses(tx)
+            if not owners or (who is not None and who.role in (None, Role.BLOCKED)):
+                return self._denied(tx, person_id, "no owner reachable", now=now)
+            tool = alone[1].tool if alone else "a command"
+            ask_id, code = self._desk.file_host(tx, person_id=person_id, tool=tool, args=args,
+                                                owners=owners, now=now, expires_at=now + wait_s)
+            waiting = self._desk.take_unsent(tx, now=now)
+        if ask_id in self._desk.send(waiting) or not waiting:
+            with self._store.transaction() as tx:
+                tx.close_ask(ask_id=ask_id, outcome="withdrawn", answered_by="", reason="",
+                             now=self._clock())
+                return self._denied(tx, person_id, "no owner reachable", now=now)
+        return self._wait(ask_id, code, wait_s)
+
+    def _denied(self, tx: Tx, person_id: str, event: str, *, now: float) -> str:
+        tx.record(now=now, kind="approval", event=event, person_id=person_id)
+        return "deny"
+
+    def _wait(self, ask_id: int, code: str, wait_s: float) -> str:
+        """Poll: the answer can be typed in another process. Bounded by the ask's own deadline."""
+        deadline = self._monotonic() + wait_s
+        while self._monotonic() < deadline:
+            with self._desk.answered:
+                self._desk.answered.wait(POLL_S)
+            try:
+                with self._store.transaction() as tx:
+                    self._desk.sweep(tx, now=self._clock())
+                    ask = tx.ask(ask_id=ask_id)
+            except StoreError:
+                continue  # a busy file: look again within the same bound
+            if ask is None or ask["closed_at"] is not None:
+                return "once" if ask is not None and ask["outcome"] == "approved" else "deny"
+        log.info("manyhands: request %s was not answered in time", code)
+        return "deny"
