@@ -62,9 +62,10 @@ def _register_hooks(ctx: Any, hooks: Hooks) -> None:
 
 def _register_rest(ctx: Any, tools: Tools, commands: Commands, transport: HostTransport) -> None:
     register_tool = _surface(ctx, "register_tool")
-    for spec in TOOLS if register_tool is not None else ():
-        register_tool(name=spec.name, toolset="manyhands", schema=spec.schema,
-                      handler=tools.handler(spec.name), description=spec.description)
+    if register_tool is not None:
+        for spec in TOOLS:
+            register_tool(name=spec.name, toolset="manyhands", schema=spec.schema,
+                          handler=tools.handler(spec.name), description=spec.description)
     register_command = _surface(ctx, "register_command")
     if register_command is not None:
         register_command("many", commands.many, description="manyhands: people, roles, approvals",

@@ -84,7 +84,7 @@ from .tools import (
     trail_key,
     trail_of,
 )
-from .transport import Desk, ago, argument_lines, code_block
+from .transport import Desk, Terms, ago, argument_lines, code_block, reach_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ PIECE = 1000          # the longest line of a page; longer ones are cut into suc
 WIDTH = 40            # a phone's line
 PEOPLE_A_PAGE = 15
 QUEUE_A_PAGE = 5
-SHORT_TEXT = 300      # of arguments in the queue, of a detail in the audit
+SHORT_ARGUMENTS = 300
+SHORT_DETAIL = 120
 MAX_ROWS = 300        # of an audit answer, over all its pages
 MAX_ASKS = 200        # of an export
 UNDELIVERED_S = 60.0  # a notice that has not come back by then is not just slow
@@ -226,21 +227,13 @@ class Commands:
             answer = _carry_out(Line(
                 tx, who, sender, words[0].casefold() if words else "help", tuple(words[1:]),
                 self._desk, self._resolver, self._settings(), self._draw, now))
-            self._learn_address(tx, sender, now=now)
+            if sender is not None and sender.account != self._resolver.seat:
+                typist = self._resolver.principal(tx, sender.account, Evidence.CONTEXT)
+                self._desk.learn_address(tx, typist, sender, now=now)
             notices = self._desk.take_unsent(tx, now=now)
         self._desk.send(notices)
         self._desk.wake()
         return answer if isinstance(answer, str) else answer()
-
-    def _learn_address(self, tx: Tx, sender: Sender | None, *, now: float) -> None:
-        """Where an owner can be asked: the direct chat in which they have just typed."""
-        if sender is None or not sender.is_direct or sender.account == self._resolver.seat:
-            return
-        who = self._resolver.principal(tx, sender.account, Evidence.CONTEXT)
-        if may_approve(who.role):
-            tx.learn_address(platform=sender.account.platform, user_id=sender.account.sender_id,
-                             chat_id=sender.chat_id, chat_type=sender.chat_type,
-                             thread_id=sender.thread_id, now=now)
 
     def unreachable(self, source: object) -> str:
         """The sentence for a store that failed; an owner is pointed to the log."""
@@ -444,7 +437,8 @@ def _whoami(line: Line) -> Answer:
         return NOT_ON_ROSTER
     me = profile_of(line.tx, line.who, line.settings, now=line.now)
     lines = [f"You are {shown(me.name)}, {_A[me.role]}.", *_tool_lines(me),
-             f"Notes kept: {me.facts}", f"Tokens today: {_budget_text(me.budget)}"]
+             *_own_grants(line), f"Notes kept: {me.facts}",
+             f"Tokens today: {_budget_text(me.budget)}"]
     if me.mode is not Mode.NORMAL:
         lines.append(f"The bot is {me.mode.value}: {_MODE_MEANS[me.mode]}")
     if sees_house(line.who.role):
@@ -466,6 +460,13 @@ def _tool_lines(me: Profile) -> list[str]:
         or ["Tools: none"]
 
 
+def _own_grants(line: Line) -> list[str]:
+    """What an owner has approved for this person and is not used up."""
+    grants = line.desk.grants(line.tx, person_id=line.who.person_id, now=line.now)
+    return [f"Approved: {shown(str(grant['tool']), 100)} {reach_of(grant, now=line.now)}"
+            for grant in grants]
+
+
 def _budget_text(budget: Budget) -> str:
     if budget.left is None:
         return f"{budget.used:,} used, no limit"
@@ -478,11 +479,11 @@ def _seen_failing(line: Line) -> list[str]:
     unidentified = line.tx.unidentified_since(since=line.now - DAY_S)
     seen = [f"- setting {problem}" for problem in map(shown, line.settings.problems)]
     if undelivered:
-        seen.append(f"- {undelivered} requests for approval reached no owner's chat: is "
+        seen.append(f"- requests for approval that reached no owner's chat: {undelivered}. Is "
                     "allow_gateway_injection set, and have you written to the bot directly?")
     if unidentified:
-        seen.append(f"- {unidentified} calls came without an identity in 24 h; /many audit all "
-                    "shows them")
+        seen.append(f"- calls without an identity in 24 h: {unidentified}. /many audit all shows "
+                    "them")
     return ["Seen failing:", *seen] if seen else ["Nothing has been seen failing."]
 
 
@@ -834,7 +835,11 @@ def _set_mode(line: Line, mode: Mode) -> str:
 
 def _approve(line: Line) -> Answer:
     if line.words:
-        return line.desk.approve(line.tx, line.who, line.words[0], now=line.now)
+        terms = Terms.of(line.words[1:])
+        if terms is None:
+            raise line.wrong("Behind the code go 30m or 2h (at most 24h), 3x (at most 100x) and any, "
+                             "each once.")
+        return line.desk.approve(line.tx, line.who, line.words[0], terms, now=line.now)
     if not line.is_direct:
         raise BadInput(DIRECT_ONLY)
     line.desk.sweep(line.tx, now=line.now)
@@ -859,7 +864,7 @@ def _short_ask(line: Line, ask: Row) -> str:
     line.desk.prompt(line.tx, ask, now=line.now)
     now_open = line.tx.ask(ask_id=int(ask["ask_id"])) or ask
     text = "\n".join(argument_lines(str(ask["args_json"])))
-    short = _pieces(text, SHORT_TEXT)[0]
+    short = _pieces(text, SHORT_ARGUMENTS)[0]
     cut = [] if short == text else [
         f"[... {len(text) - len(short)} more characters: /many show {ask['code']}]"]
     left = max(1, round(float(now_open["expires_at"]) - line.now))
@@ -884,6 +889,38 @@ def _own_asks(line: Line) -> Answer:
 def _deny(line: Line) -> Answer:
     return line.desk.deny(line.tx, line.who, line.words[0], " ".join(line.words[1:]),
                           now=line.now)
+
+
+def _grants(line: Line) -> Answer:
+    grants = line.desk.grants(line.tx, person_id=None, now=line.now)
+    if not grants:
+        return "No approval is open."
+    lines = [text for grant in grants for text in _grant_lines(line, grant)]
+    page = _page(line, 0)
+    return lambda: _paged("Open approvals (/many revoke CODE):", lines, page=page, again="grants")
+
+
+def _grant_lines(line: Line, grant: Row) -> list[str]:
+    head = f"{grant['code']} {_asker(line, grant)}: {shown(str(grant['tool']), 100)}"
+    if grant["binding"] == "tool":
+        return [head, f"  {reach_of(grant, now=line.now)}"]
+    text = "\n".join(argument_lines(str(grant["args_json"])))
+    return [head, f"  {reach_of(grant, now=line.now)}:",
+            *(f"  | {part}" for part in _pieces(text, SHORT_ARGUMENTS)[0].split("\n"))]
+
+
+def _revoke(line: Line) -> Answer:
+    """`<code or number>`: what is left of an approval, or an invite that nobody has used."""
+    word = line.words[0]
+    said = line.desk.revoke(line.tx, line.who, word, now=line.now)
+    if said is not None:
+        return said
+    if word.isascii() and word.isdigit() and len(word) < 16 and line.tx.revoke_invite(
+            invite_id=int(word), now=line.now):
+        line.record("policy", "invite revoked", line.who.person_id, f"number {int(word)}")
+        return f"Invite {int(word)} is revoked; its code admits nobody."
+    raise BadInput(f"Nothing open is called {shown(word, 20)}. /many grants lists approvals, "
+                   "/many invites lists invites.")
 
 
 def _show(line: Line) -> Answer:
@@ -917,15 +954,16 @@ def _facts(line: Line) -> Answer:
     page = _page(line, 0)
     own = facts_of(line.tx, person_id=line.who.person_id)
     shared = shared_facts(line.tx.shared_facts())
-    return lambda: _paged("Notes", _fact_lists(own, shared), page=page, again="facts")
+    return lambda: _paged("Notes", _fact_lists(own, shared, "Shared with everyone:"), page=page,
+                          again="facts")
 
 
-def _fact_lists(own: list[Fact], shared: list[Fact]) -> Iterator[str]:
+def _fact_lists(own: list[Fact], shared: list[Fact], title: str) -> Iterator[str]:
     yield "Yours (/many forget N):" if own else "You have no notes."
     for fact in own:
         yield from _fact_lines(fact)
     if shared:
-        yield "Shared with everyone:"
+        yield title
     for fact in shared:
         yield from _fact_lines(fact)
 
@@ -1014,7 +1052,7 @@ def _trail_line(row: Happening, *, named: bool) -> str:
 
 def _cut(text: str) -> str:
     """The beginning of a text that the store keeps already shown."""
-    short = _pieces(text, SHORT_TEXT)[0]
+    short = _pieces(text, SHORT_DETAIL)[0]
     return short if short == text else f"{short}…"
 
 
@@ -1042,7 +1080,7 @@ def _export(line: Line) -> Answer:
         yield from _wrapped("Your own tool lines", own)
         yield f"Tokens today: {_budget_text(budget)}"
         yield from _export_census(census)
-        yield from _fact_lists(facts, shared)
+        yield from _fact_lists(facts, shared, "Shared by you (/many unshare N):")
         yield from _export_asks(asks)
         yield f"Audit rows about you: {rows}; the newest, in UTC:"
         yield from (_trail_line(happening, named=False) for happening in latest)
@@ -1104,10 +1142,13 @@ TABLE: Mapping[str, Verb] = {verb.name: verb for verb in (
     Verb("unshare <n>", "take back a shared note", _unshare, least=1, most=1),
     Verb("export [page]", "all that is kept about you", _export, most=1, private=True),
     Verb("audit [name|all] [hours] [page]", "what was done and refused", _audit, most=3),
-    Verb("approve [code]", "requests that are waiting", _approve, most=1, takes_code=True),
+    Verb("approve [code] [30m] [3x] [any]", "requests that are waiting", _approve, most=4,
+         takes_code=True),
     Verb("deny <code> [reason]", "refuse a request", _deny, least=1, most=ANY, takes_code=True),
     Verb("show <code> [page]", "a request's arguments", _show, least=1, most=2, private=True,
          takes_code=True),
+    Verb("grants [page]", "approvals still open", _grants, most=1, private=True),
+    Verb("revoke <code or number>", "end an approval or invite", _revoke, least=1, most=1),
     Verb("invite [role] [hours]", "make an invite code", _invite, most=2),
     Verb("invites [page]", "invites not used yet", _invites, most=1),
     Verb("add <platform> <sender_id> [role] [name]", "put an account on the list", _add,

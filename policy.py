@@ -323,7 +323,7 @@ BLOCKED_VERBS = frozenset({"help", "whoami", "export", "forget"})
 PERSON_VERBS = frozenset({"help", "whoami", "roster", "audit", "claim", "facts", "forget",
                           "export", "approve", "unshare"})
 OWNER_VERBS = frozenset({"invite", "invites", "add", "role", "rename", "tools", "budget", "remove",
-                         "pause", "lockdown", "resume", "show", "deny", "why"})
+                         "pause", "lockdown", "resume", "show", "deny", "grants", "revoke", "why"})
 VERBS = PERSON_VERBS | OWNER_VERBS
 
 
