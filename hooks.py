@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -55,7 +56,7 @@ from .policy import (
     refusal,
 )
 from .store import Row, Store, StoreError, Tx, day_of
-from .transport import Arguments, Desk, Outcome, command_of
+from .transport import DIRECT_BY_ID, Arguments, Desk, Outcome, command_of
 
 log = logging.getLogger(__name__)
 
@@ -232,16 +233,15 @@ class Hooks:
         now = self._clock()
         account = self._resolver.account_of_turn_start(_text(platform), _text(sender_id))
         _, place = bound_sender(contextvars.copy_context())
-        at_home = place is not None and place.account == account
         turn = Turn(turn_id, session_id, task_id, account, own_text=text_of(user_message),
-                    direct=account == self._resolver.seat)
-        if at_home and place is not None:
-            turn.direct, turn.origin = place.is_direct, place.chat_json
+                    origin=origin_of(account, place))
+        # Bound variables can name a session's previous speaker: then they say nothing of this one.
+        sender = place if place is not None and place.account == account else Sender(
+            account or Account(platform, ""))
+        turn.direct = sender.is_direct or account == self._resolver.seat
         if platform == "subagent":
             self._place_child(turn)
         self._resolver.begin(turn)
-        sender = place if at_home and place is not None else Sender(
-            account or Account(platform, ""))
         with self._store.transaction() as tx:
             self._close_windows(tx, now=now)
             if account is not None:
@@ -265,6 +265,7 @@ class Hooks:
             turn.why = "it came from a subagent, and which turn started that one is not known"
         else:
             turn.account, turn.via_subagent = parent.account, True
+            turn.origin = parent.origin
 
     def _decide_turn(self, tx: Tx, turn: Turn, sender: Sender, message: object, *,
                      now: float) -> Principal:
@@ -272,12 +273,15 @@ class Hooks:
         if turn.account is None or turn.via_subagent:
             return self._unsent_turn(tx, turn, now=now)
         who = self._resolver.principal(tx, turn.account, Evidence.TURN)
+        self._desk.learn_address(tx, who, sender, now=now)
         nonce = prompt.nonce_in(message)
-        told = self._desk.read_notice(tx, nonce, who, now=now) if nonce else None
-        if told is not None:
-            turn.answer = told
+        told = self._desk.read_notice(tx, nonce, who, sender.chat_id, now=now) if nonce else None
+        if told is not None and told.answer:
+            turn.answer = told.answer
             tx.record(now=now, kind="turn", event="notice", person_id=who.person_id)
             return who
+        if told is not None and nonce is not None:
+            turn.resumes[nonce] = told.resume
         verdict = admit(tx, self._resolver, sender, turn.own_text, self._settings(), now=now)
         if verdict.ending is None and _TYPED_COMMAND.match(turn.own_text):
             turn.answer = TYPE_IT_AGAIN
@@ -287,7 +291,8 @@ class Hooks:
         if not quiet:
             self._write_down(tx, sender.account, verdict, now=now)
         if verdict.ending is None:
-            tx.record(now=now, kind="turn", event="turn", person_id=verdict.who.person_id)
+            tx.record(now=now, kind="turn", event="resumed" if turn.resumes else "turn",
+                      person_id=verdict.who.person_id)
             return verdict.who
         turn.answer = verdict.text
         self._begin_window(verdict, sender.account, quiet=quiet, now=now)
@@ -469,12 +474,15 @@ class Hooks:
             who, _ = self._resolver.of_call(tx, turn_id=_text(turn_id),
                                             session_id=_text(session_id), task_id=_text(task_id))
             mode = mode_of(tx, self._settings())
-            known = tx.known_nonces(found) if found else found
+            known = tx.known_nonces(found) if found else {}
         owner = who.role is not None and not is_governed(who.role)
         how = prompt.Rewrite(
             card="" if owner else _card(who, mode), block=turn.block if turn is not None else "",
             own_text=turn.own_text if turn is not None else "",
-            withhold=not owner and self._settings().scope_host_memory, notices=known)
+            withhold=not owner and self._settings().scope_host_memory,
+            notices=frozenset(nonce for nonce, kind in known.items() if kind != "resume"),
+            resumes={nonce: turn.resumes.get(nonce, prompt.RESUMED) if turn is not None
+                     else prompt.RESUMED for nonce, kind in known.items() if kind == "resume"})
         return _rewritten(prompt.rewrite(request, api_mode, how))
 
     def llm_execution(self, *, next_call: Callable[[Any], Any], request: object = None,
@@ -525,6 +533,22 @@ def total_tokens(usage: object) -> int:
         value = usage.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
     return count("total_tokens") or count("input_tokens") + count("output_tokens")
+
+
+def origin_of(account: Account | None, place: Sender | None) -> str:
+    """Where a turn runs, as the address (JSON) under which its person hears of an ask's outcome.
+
+    The bound chat is the session's own even where the bound user is its previous speaker.
+    """
+    if account is None:
+        return ""
+    chat = {"chat_id": account.sender_id, "chat_type": "dm", "thread_id": ""}
+    if place is not None and place.account.platform == account.platform and place.chat_id:
+        chat = {"chat_id": place.chat_id, "chat_type": place.chat_type,
+                "thread_id": place.thread_id}
+    elif account.platform not in DIRECT_BY_ID:
+        return ""
+    return json.dumps({"platform": account.platform, "user_id": account.sender_id, **chat})
 
 
 def _speaker_line(who: Principal) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextvars
 import hmac
-import json
 import re
 import threading
 import unicodedata
@@ -238,12 +237,6 @@ class Sender:
     def is_direct(self) -> bool:
         return self.chat_type == "dm"
 
-    @property
-    def chat_json(self) -> str:
-        """Where this sender is writing, for an ask's row."""
-        return json.dumps({"platform": self.account.platform, "chat_id": self.chat_id,
-                           "chat_type": self.chat_type, "thread_id": self.thread_id})
-
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -269,6 +262,13 @@ class Principal:
     @property
     def is_owner(self) -> bool:
         return self.role is Role.OWNER
+
+    @property
+    def via(self) -> str:
+        """What stood between this person and the call, for a prompt; usually empty."""
+        if self.via_subagent:
+            return "a subagent"
+        return "code that execute_code runs" if self.evidence is Evidence.CODE else ""
 
 
 def nobody(why: str) -> Principal:
@@ -305,6 +305,7 @@ class Turn:
     block: str = ""
     direct: bool = False
     origin: str = ""
+    resumes: dict[str, str] = field(default_factory=dict)  # nonce -> the plugin's words for it
     answer: str | None = None
     calls: list[Call] = field(default_factory=list)
 
@@ -765,7 +766,6 @@ def change_role(tx: Tx, person_id: str, role: Role, *, by: str, now: float) -> N
     """Set a role; what was asked or granted under the old one ends with it."""
     tx.set_role(person_id=person_id, role=role.value)
     tx.end_asks(person_id=person_id, now=now)
-    tx.drop_unshown_notices(person_id=person_id)
     tx.record(now=now, kind="policy", event="role", person_id=person_id,
               detail=f"now {role.value}, by {by}")
 

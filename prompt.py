@@ -15,16 +15,17 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 # The host asks a model for a chat's title, but never for one that begins like its own notes.
 NOTICE_HEAD = "[System note: manyhands] "
-NOTICE = (NOTICE_HEAD + "[manyhands notice {nonce}] A private message for the owner of this bot "
-          "stands in the reply. Nothing is to be done here.")
+NOTICE = (NOTICE_HEAD + "[manyhands notice {nonce}] A private message of this bot's plugin stands "
+          "in the reply. Nothing is to be done here.")
 ANSWER_HEAD = "[manyhands] "
-STAND_IN = "[manyhands: a private message for the owner stood here; no model has read it]"
+STAND_IN = "[manyhands: a private message of the plugin stood here; no model has read it]"
+RESUMED = "[manyhands: the owner approved an earlier call, and it was made again here]"
 REMOVED = "[manyhands: removed]"
 
 TURN_BEGIN, TURN_END = "<manyhands-turn>", "</manyhands-turn>"
@@ -37,13 +38,18 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """All that a rewrite depends on; the defaults withhold and add nothing."""
+    """All that a rewrite depends on; the defaults withhold and add nothing.
+
+    `notices` are the nonces whose notice and answer get a stand-in; `resumes` those whose notice
+    gets the plugin's own words, and whose answer is the model's and stays.
+    """
 
     card: str = ""
     block: str = ""
     own_text: str = ""
     withhold: bool = True
     notices: frozenset[str] = frozenset()
+    resumes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ _ROLES = _SYSTEM_ROLES | {"user", "assistant", "tool", "function", "model"}
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 _SYSTEM_PART_KEYS = frozenset({"type", "text", "cache_control"})
 _DEEPEST = 60
+_RESUME_CHARS = 4000
 _FOLD_INS = ("[OUT-OF-BAND USER MESSAGE", "[Context from the interrupted")
 
 
@@ -104,6 +111,17 @@ def nonces(request: Mapping[str, object]) -> frozenset[str]:
                 for text in _loose_texts(item.get("content")):
                     found.update(_NOTICE_MARK.findall(text))
     return frozenset(found)
+
+
+def resume_words(*, tool: str, args: str) -> str:
+    """What an approved call's notice becomes in the request of the turn that makes it again.
+
+    `args` is canonical JSON; longer ones are in the chat's history and are not said again.
+    """
+    exactly = f"with exactly these arguments: {args}" if len(args) <= _RESUME_CHARS else \
+        "with exactly the arguments of that call"
+    return _tamed(f"The owner approved the earlier call of {tool}. Make that call again now, once, "
+                  f"{exactly}. Then answer with its result.")
 
 
 def turn_block(lines: Sequence[str]) -> str:
@@ -174,7 +192,7 @@ def rewrite(request: Mapping[str, object], api_mode: str, how: Rewrite) -> dict[
     for message in messages:
         if message.get("role") not in _SYSTEM_ROLES:
             _scrub(message, shape, _tags(how))
-    _swap_notices(messages, how.notices)
+    _swap_notices(messages, how)
     _place_block(messages, shape, how)
     if how.card:
         _add_card(out, shape, how.card)
@@ -868,7 +886,7 @@ def _list_below(lines: Sequence[_Line], head: int) -> Iterator[int]:
         yield index
 
 
-def _swap_notices(messages: Sequence[dict[str, Any]], known: frozenset[str]) -> None:
+def _swap_notices(messages: Sequence[dict[str, Any]], how: Rewrite) -> None:
     """Stand-ins for notices that the store knows, and for whatever was answered to them.
 
     A turn that starts with a notice is answered by the plugin, never by a model, so all that the
@@ -878,20 +896,22 @@ def _swap_notices(messages: Sequence[dict[str, Any]], known: frozenset[str]) -> 
     for message in messages:
         texts = _texts(message)
         if message.get("role") == "user" and texts:
-            answering = any(known & set(_NOTICE_MARK.findall(text.read())) for text in texts)
-            for text in texts if answering else ():
-                text.write(_without_notices(text.read(), known))
+            found = {nonce for text in texts for nonce in _NOTICE_MARK.findall(text.read())}
+            answering = not found.isdisjoint(how.notices)
+            for text in texts if answering or not found.isdisjoint(how.resumes) else ():
+                text.write(_without_notices(text.read(), how))
         elif message.get("role") in ("assistant", "model"):
             _swap_answers(message, answering=answering)
 
 
-def _without_notices(text: str, known: frozenset[str]) -> str:
+def _without_notices(text: str, how: Rewrite) -> str:
     """The text with a stand-in for each known notice; what the host merged with it stays."""
-    swapped = _NOTICE_LINE.sub(lambda m: STAND_IN if m[1] in known else m[0], text)
-    before, _, after = swapped.partition(STAND_IN)
+    swapped = _NOTICE_LINE.sub(
+        lambda m: STAND_IN if m[1] in how.notices else how.resumes.get(m[1], m[0]), text)
+    before, found, after = swapped.partition(STAND_IN)
     prefix = before.strip()  # "[Name] ", which the host puts in front in a shared group
     only_a_name = not prefix or (prefix[0] == "[" and prefix[-1] == "]" and "\n" not in prefix)
-    return STAND_IN if swapped != text and only_a_name and not after.strip() else swapped
+    return STAND_IN if found and only_a_name and not after.strip() else swapped
 
 
 def _swap_answers(message: dict[str, Any], *, answering: bool) -> None:

@@ -30,7 +30,6 @@ APPLICATION_ID = 0x6D686E64  # "mhnd": tells our file from a foreign one of the 
 # A busy file is waited for this long; well under the host's 30 s bound on a hook.
 BUSY_TIMEOUT_S = 4.0
 LOCK_TIMEOUT_S = 6.0
-_MAGIC = b"SQLite format 3\0"
 _MAX_TRAIL_ID = 120
 _WAL_TRIES = 50
 
@@ -150,6 +149,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
         args_digest TEXT NOT NULL,
         binding     TEXT NOT NULL CHECK (binding IN ('arguments', 'tool')),
         differs     INTEGER NOT NULL,
+        via         TEXT NOT NULL,
         chat        TEXT NOT NULL,
         parked_at   REAL NOT NULL,
         expires_at  REAL NOT NULL,
@@ -170,7 +170,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
     """CREATE INDEX approvals_open ON approvals (expires_at) WHERE closed_at IS NULL""",
     """CREATE TABLE notices (
         nonce      TEXT PRIMARY KEY,
-        kind       TEXT NOT NULL CHECK (kind IN ('ask', 'told')),
+        kind       TEXT NOT NULL CHECK (kind IN ('ask', 'news', 'outcome', 'resume')),
         ask_id     INTEGER,
         text       TEXT NOT NULL,
         person_id  TEXT NOT NULL,
@@ -293,12 +293,12 @@ def _look(path: Path) -> None:
     """Refuse a file that is not ours before a writable connection exists.
 
     Closing one folds the log that a crashed writer left behind into the file, and SQLite takes a
-    file of one byte for an empty one.
+    file of one byte for an empty one. The file is never opened by other means than SQLite's: on
+    POSIX, closing such a handle would drop the locks of every connection in this process.
     """
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) not in (b"", _MAGIC):
-            raise StoreUnusable(f"{path} is not a database; it was left untouched. Point db_path "
-                                "at another file, or move this one away.")
+    if path.stat().st_size == 1:
+        raise StoreUnusable(f"{path} is not a database; it was left untouched. Point db_path at "
+                            "another file, or move this one away.")
     if not Path(f"{path}-wal").exists():
         return
     conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True,
@@ -605,8 +605,9 @@ class Tx:
             "DELETE FROM terms WHERE space = :person_id",
             "DELETE FROM usage WHERE person_id = :person_id",
             "DELETE FROM invites WHERE made_by = :person_id AND redeemed_at IS NULL",
-            "DELETE FROM notices WHERE person_id = :person_id",
-            """DELETE FROM notices WHERE ask_id IN
+            # The nonces stay: they tell what a later request of that chat must not show.
+            "UPDATE notices SET text = '', ask_id = NULL WHERE person_id = :person_id",
+            """UPDATE notices SET text = '', ask_id = NULL WHERE ask_id IN
                (SELECT ask_id FROM approvals WHERE person_id = :person_id)""",
             "DELETE FROM approvals WHERE person_id = :person_id",
             "UPDATE shared_facts SET author_id = NULL WHERE author_id = :person_id",
@@ -742,6 +743,12 @@ class Tx:
                 WHERE invite_id = :invite_id AND redeemed_at IS NULL AND expires_at > :now""",
             {"invite_id": invite_id, "redeemed_by": redeemed_by, "now": now}) == 1
 
+    def revoke_invite(self, *, invite_id: int, now: float) -> bool:
+        return self._run(
+            """DELETE FROM invites
+                WHERE invite_id = :invite_id AND redeemed_at IS NULL AND expires_at > :now""",
+            {"invite_id": invite_id, "now": now}) == 1
+
     def put_claim(self, *, code_hash: str, now: float, expires_at: float) -> None:
         """The one live claim code; an earlier one stops working."""
         self._run("DELETE FROM claims WHERE used_at IS NULL", {})
@@ -800,20 +807,22 @@ class Tx:
             {"code": code, "since": now - CODE_REUSE_S}) is not None
 
     def park(self, *, code: str, kind: str, person_id: str, tool: str, args_json: str,
-             args_digest: str, binding: str, differs: bool, chat: str, now: float,
+             args_digest: str, binding: str, differs: bool, via: str, chat: str, now: float,
              expires_at: float) -> int:
+        """A new open ask. `via` says what stood between the person and the call; usually ""."""
         row = self._one(
             """INSERT INTO approvals (code, kind, person_id, tool, args_json, args_digest, binding,
-                                      differs, chat, parked_at, expires_at)
+                                      differs, via, chat, parked_at, expires_at)
                VALUES (:code, :kind, :person_id, :tool, :args_json, :args_digest, :binding,
-                       :differs, :chat, :now, :expires_at) RETURNING ask_id""",
+                       :differs, :via, :chat, :now, :expires_at) RETURNING ask_id""",
             {"code": code, "kind": kind, "person_id": person_id, "tool": tool,
              "args_json": args_json, "args_digest": args_digest, "binding": binding,
-             "differs": int(differs), "chat": chat, "now": now, "expires_at": expires_at})
+             "differs": int(differs), "via": via, "chat": chat, "now": now,
+             "expires_at": expires_at})
         return int(row["ask_id"]) if row is not None else 0
 
     _ASK = """SELECT ask_id, code, kind, person_id, tool, args_json, args_digest, binding, differs,
-                     chat, parked_at, expires_at, shown_at, closed_at, outcome, answered_by,
+                     via, chat, parked_at, expires_at, shown_at, closed_at, outcome, answered_by,
                      reason, uses_left, grant_until FROM approvals """
 
     def ask(self, *, ask_id: int) -> Row | None:
@@ -871,15 +880,33 @@ class Tx:
             {"ask_id": ask_id, "now": now, "expires_at": expires_at}) == 1
 
     def close_ask(self, *, ask_id: int, outcome: str, answered_by: str, reason: str, now: float,
-                  uses: int = 0, grant_until: float | None = None) -> bool:
-        """Answer an ask once: True for one caller ever, and never once it has expired."""
+                  uses: int = 0, grant_until: float | None = None,
+                  binding: str | None = None) -> bool:
+        """Answer an ask once: True for one caller ever, and never once it has expired.
+
+        `uses` runs until `grant_until` open with an approval; `binding` replaces the ask's own.
+        """
         return self._run(
             """UPDATE approvals
                   SET closed_at = :now, outcome = :outcome, answered_by = :answered_by,
-                      reason = :reason, uses_left = :uses, grant_until = :grant_until
+                      reason = :reason, uses_left = :uses, grant_until = :grant_until,
+                      binding = coalesce(:binding, binding)
                 WHERE ask_id = :ask_id AND closed_at IS NULL AND expires_at > :now""",
             {"ask_id": ask_id, "outcome": outcome, "answered_by": answered_by, "reason": reason,
-             "now": now, "uses": uses, "grant_until": grant_until}) == 1
+             "now": now, "uses": uses, "grant_until": grant_until, "binding": binding}) == 1
+
+    def live_grants(self, *, person_id: str | None, now: float) -> list[Row]:
+        """Every unspent grant of this person, None is everybody's; the first to end first."""
+        return self._all(
+            self._ASK + """WHERE uses_left > 0 AND grant_until > :now
+                             AND (:person_id IS NULL OR person_id = :person_id)
+                           ORDER BY grant_until, ask_id LIMIT 200""",
+            {"person_id": person_id, "now": now})
+
+    def end_grant(self, *, ask_id: int) -> bool:
+        return self._run(
+            "UPDATE approvals SET uses_left = 0 WHERE ask_id = :ask_id AND uses_left > 0",
+            {"ask_id": ask_id}) == 1
 
     def live_grant(self, *, person_id: str, tool: str, now: float) -> Row | None:
         """Some unspent grant of this person for this tool, whatever its arguments."""
@@ -935,9 +962,10 @@ class Tx:
         return self._one(self._NOTICE + "WHERE nonce = :nonce", {"nonce": nonce})
 
     def unsent_notices(self, *, since: float) -> list[Row]:
+        """In the order they were made; an outcome before the call that it makes possible."""
         return self._all(
             self._NOTICE + """WHERE sent_at IS NULL AND made_at > :since
-                              ORDER BY made_at LIMIT 50""", {"since": since})
+                              ORDER BY made_at, kind, nonce LIMIT 50""", {"since": since})
 
     def unshown_notices(self, *, ask_id: int) -> list[Row]:
         return self._all(self._NOTICE + "WHERE ask_id = :ask_id AND shown_at IS NULL",
@@ -961,16 +989,13 @@ class Tx:
                   AND shown_at IS NULL""",
             {"nonce": nonce, "platform": platform, "user_id": user_id, "now": now}) == 1
 
-    def drop_unshown_notices(self, *, person_id: str) -> None:
-        """What was on its way to somebody in a role they no longer have."""
-        self._run("DELETE FROM notices WHERE person_id = :person_id AND shown_at IS NULL",
-                  {"person_id": person_id})
-
-    def known_nonces(self, nonces: Iterable[str]) -> frozenset[str]:
+    def known_nonces(self, nonces: Iterable[str]) -> dict[str, str]:
+        """The kind of each of these nonces that a notice really has."""
         rows = self._all(
-            "SELECT nonce FROM notices WHERE nonce IN (SELECT value FROM json_each(:nonces))",
+            """SELECT nonce, kind FROM notices
+                WHERE nonce IN (SELECT value FROM json_each(:nonces))""",
             {"nonces": json.dumps(sorted(nonces))})
-        return frozenset(str(row["nonce"]) for row in rows)
+        return {str(row["nonce"]): str(row["kind"]) for row in rows}
 
     def undelivered_count(self, *, before: float) -> int:
         """Notices for owners that were sent before then and never came back in a turn."""
@@ -1150,7 +1175,8 @@ class Tx:
         """Tool calls and turns that arrived without an identity."""
         return self._number(
             """SELECT count(*) FROM audit WHERE person_id = '' AND at > :since
-                  AND kind IN ('turn', 'tool', 'refusal')""", {"since": since})
+                  AND (kind IN ('turn', 'tool') OR (kind = 'refusal' AND tool <> ''))""",
+            {"since": since})
 
     def trail_count(self, *, person_id: str) -> int:
         return self._number("SELECT count(*) FROM audit WHERE person_id = :who",

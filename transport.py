@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,15 +23,15 @@ from .identity import (
     Draw,
     Principal,
     Resolver,
+    Sender,
     Turn,
-    has_hidden,
     mode_of,
     normal_code,
     shown,
     shown_lines,
 )
 from .policy import Mode, Role, Settings, may_approve
-from .prompt import ANSWER_HEAD, notice_text
+from .prompt import ANSWER_HEAD, notice_text, resume_words
 from .store import Row, Store, StoreError, Tx, digest
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ PROMPTS_PER_WINDOW = 5
 PROMPT_WINDOW_S = 600.0
 ALARM_EVERY_S = 600.0
 RESEND_AFTER_S = 5.0
+NOTHING_HERE = "There is nothing here for you."
 MAX_REASON = 300
 MAX_HOST_WAITING = 5        # the host has eight workers; the sixth waiting call would fill them
 POLL_S = 0.5
@@ -129,24 +130,28 @@ def _fitted(lines: list[str], *, full_length: int, args_digest: str, code: str) 
 
 def render_prompt(ask: Row, *, name: str, mode: Mode, now: float) -> str:
     """The approval prompt, the only one: who, which tool, what exactly, the code, how to answer."""
-    code, tool = str(ask["code"]), shown(str(ask["tool"]), 100)
-    who = f"{name} ({shown(str(ask['person_id']), 80)})" if name else "An unidentified call"
+    code = str(ask["code"])
+    who = f"{name} ({shown(str(ask['person_id']), 80)})" if name else "an unidentified call"
     lines = argument_lines(str(ask["args_json"]))
-    body = _fitted(lines, full_length=len(str(ask["args_json"])),
-                   args_digest=str(ask["args_digest"]), code=code)
+    via = f", via {ask['via']}" if ask["via"] else ""
+    body = [f"who:  {who}{via}", f"tool: {shown(str(ask['tool']), 100)}", "",
+            *_fitted(lines, full_length=len(str(ask["args_json"])),
+                     args_digest=str(ask["args_digest"]), code=code)]
     left = max(1, round(float(ask["expires_at"]) - now))
-    verb = "asks to run" if ask["kind"] == "tool" else "is held by the host's own check:"
+    asked = "may this call run?" if ask["kind"] == "tool" else \
+        "the host's own check holds this command:"
     notes = [
-        _HIDDEN_LINE if any("\\u{" in line for line in body) or has_hidden(tool) else "",
+        _HIDDEN_LINE if any("\\u{" in line for line in body) else "",
         "It differs from what was approved before." if ask["differs"] else "",
         f"The bot is {mode.value} right now." if mode is not Mode.NORMAL else "",
         "Allowing execute_code allows everything its code can do, other tools included."
         if ask["tool"] == "execute_code" else "",
     ]
     return "\n".join([
-        f"{ANSWER_HEAD}Approval {code}", f"{who} {verb} {tool}",
+        f"{ANSWER_HEAD}Approval {code}: {asked}",
         code_block(body), *filter(None, notes),
-        f"Approve once: /many approve {code}", f"Refuse: /many deny {code} [reason]",
+        f"Approve once: /many approve {code}",
+        f"Refuse: /many deny {code} [reason]",
         f"Open for {_span(left)}."])
 
 
@@ -163,7 +168,58 @@ def ago(then: float, now: float) -> str:
     return f"{_span(max(0.0, now - then))} ago"
 
 
+# -- how far an approval reaches ----------------------------------------------------------------
+
+MAX_GRANT_S = 24 * 3600.0
+MAX_USES = 100
+_FOR = re.compile(r"([1-9]\d{0,4})([mh])")
+_TIMES = re.compile(r"([1-9]\d{0,2})x")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The bounds an owner typed behind a code; none at all is one run within `grant_ttl_s`."""
+
+    for_s: float | None = None
+    times: int | None = None
+    any_arguments: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Terms | None:
+        """From `30m`, `2h`, `3x`, `any`, each at most once, in any order; None when it is not."""
+        for_s, times, any_arguments = None, None, False
+        for word in map(str.casefold, words):
+            if (match := _FOR.fullmatch(word)) and for_s is None:
+                for_s = int(match[1]) * (60.0 if match[2] == "m" else 3600.0)
+            elif (match := _TIMES.fullmatch(word)) and times is None:
+                times = int(match[1])
+            elif word == "any" and not any_arguments:
+                any_arguments = True
+            else:
+                return None
+        if (for_s or 0) > MAX_GRANT_S or (times or 0) > MAX_USES:
+            return None
+        return cls(for_s, times, any_arguments)
+
+    def bounds(self, ttl_s: float) -> tuple[int, float]:
+        """(uses, seconds): a count without a time ends after 24 h, a time allows 100 runs."""
+        if self.for_s is None and self.times is None:
+            return 1, ttl_s
+        return self.times or MAX_USES, self.for_s or MAX_GRANT_S
+
+
+ONCE = Terms()
+
+
 # -- sentences for the asker -------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a notice became in its chat: the plugin's answer, or words that start a model's turn."""
+
+    answer: str
+    resume: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -267,9 +323,9 @@ class Desk:
             self._supersede(tx, waiting, now=now)
         settings = self._settings()
         ask_id, code = self._file(
-            tx, kind="tool", person_id=who.person_id, tool=tool, args=args, chat=chat, now=now,
-            differs=granted is not None, expires_at=now + SHOWN_WITHIN_S
-            + settings.approval_timeout_s)
+            tx, kind="tool", person_id=who.person_id, tool=tool, args=args, via=who.via,
+            chat=chat, now=now, differs=granted is not None,
+            expires_at=now + SHOWN_WITHIN_S + settings.approval_timeout_s)
         self._notify(tx, owners, kind="ask", ask_id=ask_id, text="", now=now)
         tx.record(now=now, kind="approval", event="asked", person_id=who.person_id, tool=tool,
                   code=code, detail=args.text[:500])
@@ -288,23 +344,23 @@ class Desk:
         tx.record(now=now, kind="approval", event="superseded", person_id=str(ask["person_id"]),
                   tool=str(ask["tool"]), code=str(ask["code"]))
 
-    def _file(self, tx: Tx, *, kind: str, person_id: str, tool: str, args: Arguments, chat: str,
-              differs: bool, now: float, expires_at: float) -> tuple[int, str]:
+    def _file(self, tx: Tx, *, kind: str, person_id: str, tool: str, args: Arguments, via: str,
+              chat: str, differs: bool, now: float, expires_at: float) -> tuple[int, str]:
         """(ask id, code) of a new ask under a code that was free for 30 days."""
         code = self._draw(ASK_CODE_LENGTH)
         while tx.code_in_use(code=code, now=now):
             code = self._draw(ASK_CODE_LENGTH)
         ask_id = tx.park(code=code, kind=kind, person_id=person_id, tool=tool,
                          args_json=args.text, args_digest=args.digest,
-                         binding=self._settings().approval_binding, differs=differs, chat=chat,
-                         now=now, expires_at=expires_at)
+                         binding=self._settings().approval_binding, differs=differs, via=via,
+                         chat=chat, now=now, expires_at=expires_at)
         return ask_id, code
 
     def file_host(self, tx: Tx, *, person_id: str, tool: str, args: Arguments,
                   owners: list[dict[str, str]], now: float, expires_at: float) -> tuple[int, str]:
         """(ask id, code) of one of the host's own prompts, put before the owners."""
         ask_id, code = self._file(tx, kind="host", person_id=person_id, tool=tool, args=args,
-                                  chat="", differs=False, now=now, expires_at=expires_at)
+                                  via="", chat="", differs=False, now=now, expires_at=expires_at)
         self._notify(tx, owners, kind="ask", ask_id=ask_id, text="", now=now)
         tx.record(now=now, kind="approval", event="asked", person_id=person_id, tool=tool,
                   code=code, detail=args.text[:500])
@@ -340,6 +396,17 @@ class Desk:
                           "user_id": account.sender_id, **place})
         return found
 
+    def learn_address(self, tx: Tx, who: Principal, sender: Sender, *, now: float) -> None:
+        """Where this owner can be asked: the direct chat in which they have just spoken."""
+        account = sender.account
+        if not may_approve(who.role) or not sender.is_direct or not sender.chat_id:
+            return
+        here = (sender.chat_id, sender.chat_type, sender.thread_id)
+        known = tx.address(platform=account.platform, user_id=account.sender_id)
+        if known is None or tuple(known) != here:
+            tx.learn_address(platform=account.platform, user_id=account.sender_id,
+                             chat_id=here[0], chat_type=here[1], thread_id=here[2], now=now)
+
     def _notify(self, tx: Tx, addresses: list[dict[str, str]], *, kind: str, ask_id: int | None,
                 text: str, now: float) -> None:
         for address in addresses:
@@ -348,30 +415,57 @@ class Desk:
 
     def tell_owners(self, tx: Tx, text: str, *, now: float, but: Account | None = None) -> None:
         """News for every owner's direct chat; sent by the process that has a gateway."""
-        self._notify(tx, self.owner_addresses(tx, but=but), kind="told", ask_id=None,
+        self._notify(tx, self.owner_addresses(tx, but=but), kind="news", ask_id=None,
                      text=text, now=now)
 
-    def read_notice(self, tx: Tx, nonce: str, who: Principal, *, now: float) -> str | None:
+    def _tell_asker(self, tx: Tx, ask: Row, text: str, *, resume: bool, now: float) -> None:
+        """The outcome for the chat in which this was asked, and there the call once more."""
+        chat = _chat_of(ask)
+        if chat is None:
+            return
+        address = {"person_id": str(ask["person_id"]), **chat}
+        kinds = [("outcome", text), ("resume", "")] if resume else [("outcome", text)]
+        for kind, said in kinds:
+            self._notify(tx, [address], kind=kind, ask_id=int(ask["ask_id"]), text=said, now=now)
+
+    def read_notice(self, tx: Tx, nonce: str, who: Principal, chat_id: str, *,
+                    now: float) -> Told | None:
         """What a notice that came back in its own chat says; None when it is only somebody typing.
 
+        `chat_id` is the chat the host bound for this turn, "" when it bound none of this sender's.
         Uses the nonce up. Seeing a prompt for the first time starts its ask's clock.
         """
         notice = tx.notice(nonce=nonce)
-        if notice is None or who.account is None or not tx.show_notice(
-                nonce=nonce, platform=who.account.platform, user_id=who.account.sender_id,
-                now=now):
+        if notice is None or who.account is None or (chat_id and chat_id != notice["chat_id"]) \
+                or not tx.show_notice(nonce=nonce, platform=who.account.platform,
+                                      user_id=who.account.sender_id, now=now):
             return None
-        if notice["kind"] == "told":
-            return f"{ANSWER_HEAD}{notice['text']}"
-        if not may_approve(who.role):
-            return f"{ANSWER_HEAD}There is nothing here for you to answer."
         self.sweep(tx, now=now)
         ask = tx.ask(ask_id=int(notice["ask_id"] or 0))
+        if notice["kind"] == "resume":
+            return self._resumed(tx, ask, who)
+        return Told(f"{ANSWER_HEAD}{self._notice_text(tx, notice, ask, who, now=now)}")
+
+    def _notice_text(self, tx: Tx, notice: Row, ask: Row | None, who: Principal, *,
+                     now: float) -> str:
+        if notice["kind"] == "outcome":
+            return str(notice["text"]) or NOTHING_HERE
+        if not may_approve(who.role):
+            return NOTHING_HERE
+        if notice["kind"] == "news":
+            return str(notice["text"]) or NOTHING_HERE
         if ask is None:
-            return f"{ANSWER_HEAD}That request has been withdrawn."
+            return "That request has been withdrawn."
         if ask["closed_at"] is not None:
-            return f"{ANSWER_HEAD}{self._how_it_ended(tx, ask, now=now)}"
-        return self.prompt(tx, ask, now=now)
+            return self._how_it_ended(tx, ask, now=now)
+        return self.prompt(tx, ask, now=now).removeprefix(ANSWER_HEAD)
+
+    def _resumed(self, tx: Tx, ask: Row | None, who: Principal) -> Told:
+        """The words that make the asker's own agent call again, while the grant is still open."""
+        if ask is None or ask["person_id"] != who.person_id or ask["uses_left"] < 1 \
+                or who.role in (None, Role.BLOCKED):
+            return Told(f"{ANSWER_HEAD}That approval has ended. Nothing was run.")
+        return Told("", resume_words(tool=str(ask["tool"]), args=str(ask["args_json"])))
 
     def prompt(self, tx: Tx, ask: Row, *, now: float) -> str:
         """The prompt of an open ask, which counts as shown by this."""
@@ -420,26 +514,34 @@ class Desk:
 
     # -- answers
 
-    def approve(self, tx: Tx, who: Principal, code: str, *, now: float) -> str:
-        """Open one run of exactly the call that an owner saw; the sentence to answer with."""
+    def approve(self, tx: Tx, who: Principal, code: str, terms: Terms = ONCE, *,
+                now: float) -> str:
+        """Open the runs an owner allows of the call that the owner saw; the sentence to say."""
         self.sweep(tx, now=now)
         ask = self._answerable(tx, who, code, now=now)
         if isinstance(ask, str):
             return ask
-        ttl = self._settings().grant_ttl_s
-        uses = 1 if ask["kind"] == "tool" else 0
+        if ask["kind"] == "host" and terms != ONCE:
+            return f"{ask['code']} is the host's own prompt; it can only be approved once."
+        uses, for_s = terms.bounds(self._settings().grant_ttl_s)
+        binding = "tool" if terms.any_arguments else str(ask["binding"])
         if not tx.close_ask(ask_id=int(ask["ask_id"]), outcome="approved",
-                            answered_by=who.person_id, reason="", now=now, uses=uses,
-                            grant_until=now + ttl):
+                            answered_by=who.person_id, reason="", now=now,
+                            uses=uses if ask["kind"] == "tool" else 0,
+                            grant_until=now + for_s, binding=binding):
             return self._how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
+        reach = f"{_count(uses)}, {_BINDINGS[binding]}, within {_span(for_s)}"
         tx.record(now=now, kind="approval", event="approved", person_id=str(ask["person_id"]),
-                  tool=str(ask["tool"]), code=str(ask["code"]), detail=f"by {who.person_id}")
+                  tool=str(ask["tool"]), code=str(ask["code"]),
+                  detail=f"by {who.person_id}: {reach}")
         name, tool = self._name_of(tx, str(ask["person_id"])), shown(str(ask["tool"]), 100)
         if ask["kind"] == "host":
-            return f"Approved {ask['code']}: {tool} runs once."
-        what = "with exactly these arguments" if ask["binding"] == "arguments" else "once"
-        return (f"Approved {ask['code']}: {name or 'they'} may run {tool} once, {what}, within "
-                f"{_span(ttl)}.")
+            return f"Approved {ask['code']}: it runs once."
+        resume = self._settings().resume_on_approve
+        again = "It is made again now." if resume else "Ask for it again to run it."
+        self._tell_asker(tx, ask, f"The owner approved {name}'s request for {tool}. {again}",
+                         resume=resume, now=now)
+        return f"Approved {ask['code']}: {name or 'they'} may run {tool} {reach}."
 
     def deny(self, tx: Tx, who: Principal, code: str, reason: str, *, now: float) -> str:
         self.sweep(tx, now=now)
@@ -453,7 +555,26 @@ class Desk:
         tx.record(now=now, kind="approval", event="denied", person_id=str(ask["person_id"]),
                   tool=str(ask["tool"]), code=str(ask["code"]),
                   detail=f"by {who.person_id}" + (f": {said}" if said else ""))
+        if ask["kind"] == "tool":
+            name, tool = self._name_of(tx, str(ask["person_id"])), shown(str(ask["tool"]), 100)
+            self._tell_asker(tx, ask, f"The owner said no to {name}'s request for {tool}."
+                             + (f" Reason given: {said}" if said else ""), resume=False, now=now)
         return f"Denied {ask['code']}. Nothing was run."
+
+    def revoke(self, tx: Tx, who: Principal, code: str, *, now: float) -> str | None:
+        """End what is left of an approval; None when this code has nothing open."""
+        self.sweep(tx, now=now)
+        ask = tx.ask_by_code(code=normal_code(code))
+        if ask is None or not tx.end_grant(ask_id=int(ask["ask_id"])):
+            return None
+        tx.record(now=now, kind="approval", event="revoked", person_id=str(ask["person_id"]),
+                  tool=str(ask["tool"]), code=str(ask["code"]), detail=f"by {who.person_id}")
+        return f"Revoked {ask['code']}: what was left of it has ended."
+
+    def grants(self, tx: Tx, *, person_id: str | None, now: float) -> list[Row]:
+        """What is open and unspent, of one person or of everybody (None)."""
+        self.sweep(tx, now=now)
+        return tx.live_grants(person_id=person_id, now=now)
 
     def _answerable(self, tx: Tx, who: Principal, code: str, *, now: float) -> Row | str:
         """The open ask under this code, or the sentence that says why it cannot be answered."""
@@ -513,6 +634,31 @@ class Desk:
         """An answer was committed; whoever waits in this process looks again."""
         with self.answered:
             self.answered.notify_all()
+
+
+_BINDINGS = {"arguments": "with exactly these arguments", "tool": "with any arguments"}
+
+
+def reach_of(grant: Row, *, now: float) -> str:
+    """How far an open grant still reaches, in words."""
+    return (f"{_count(int(grant['uses_left']))}, {_BINDINGS[str(grant['binding'])]}, for another "
+            f"{_span(max(1.0, float(grant['grant_until']) - now))}")
+
+
+def _count(uses: int) -> str:
+    return "once" if uses == 1 else f"{uses} times"
+
+
+def _chat_of(ask: Row) -> dict[str, str] | None:
+    """Where an ask was made, as the address of a notice to its asker; None when unknown."""
+    try:
+        chat = json.loads(str(ask["chat"]) or "null")
+    except ValueError:
+        return None
+    keys = ("platform", "user_id", "chat_id", "chat_type", "thread_id")
+    if not isinstance(chat, dict) or not all(isinstance(chat.get(key), str) for key in keys):
+        return None
+    return {key: chat[key] for key in keys} if chat["chat_id"] else None
 
 
 def _unreachable(tool: str) -> str:

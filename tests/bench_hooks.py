@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 
 def import_cost() -> float:
-    """Milliseconds of import plus register() in a fresh process, as at every start but the first."""
+    """Milliseconds of import plus register() in a fresh process, as at any start but the first."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)

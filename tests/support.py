@@ -336,14 +336,17 @@ class StandInHost:
                                                 user_task=None))
         return f"ran {name}"
 
-    def deliver(self) -> list[str]:
-        """Run every injected text as the turn of the chat it was addressed to; the replies."""
-        replies = []
-        waiting, self.injected = self.injected, []
-        for item in waiting:
-            origin = item["origin"]
-            chat = "dm" if origin["chat_type"] == "dm" else f"group:{origin['chat_id']}"
-            seen = self.say(origin["user_id"], item["content"], chat=chat,
-                            platform=origin["platform"], door=False)
-            replies.append(seen.reply)
-        return replies
+    def deliver(self, *to: str) -> list[str]:
+        """Run the injected texts as turns of the chats they were addressed to; the replies.
+
+        With user ids, only theirs; the others stay in `injected`.
+        """
+        waiting = [item for item in self.injected if not to or item["origin"]["user_id"] in to]
+        self.injected = [item for item in self.injected if item not in waiting]
+        return [self._deliver_one(item["content"], item["origin"]).reply for item in waiting]
+
+    def _deliver_one(self, text: str, origin: dict[str, Any],
+                     tools: list[tuple[str, dict[str, Any]]] | None = None) -> SimpleNamespace:
+        chat = "dm" if origin["chat_type"] == "dm" else f"group:{origin['chat_id']}"
+        return self.say(origin["user_id"], text, chat=chat, platform=origin["platform"],
+                        door=False, shared=chat != "dm", tools=tools)

@@ -63,10 +63,11 @@ class HouseCase(FolderCase):
         return user
 
     def notices(self) -> list[str]:
-        return self.host.deliver()
+        """What the owners' notices turn into, in their own chats."""
+        return self.host.deliver("111", "112")
 
     def code_of(self, prompt_text: str) -> str:
-        return prompt_text.split("Approval ")[1].split()[0]
+        return prompt_text.split("Approval ")[1].split(":")[0]
 
     def trail(self) -> str:
         return self.host.command("111", "audit all 24", name="Boss")

@@ -93,7 +93,7 @@ class AnAsk(ApprovalCase):
         self.assertIn("Denied", self.boss(f"deny {code} not on a school night"))
         said = self.ask()
         self.assertIn("not on a school night", said)
-        self.assertEqual(self.host.injected, [])
+        self.assertEqual(self.notices(), [])
 
     def test_an_expired_code_is_never_consent(self):
         self.host.config["approval_timeout_s"] = 1
@@ -187,6 +187,219 @@ class AnAsk(ApprovalCase):
         self.assertIn("Second", self.boss(f"approve {code}"))
 
 
+class BoundedGrants(ApprovalCase):
+    def approved(self, terms: str, args: dict[str, Any] | None = None) -> str:
+        return self.boss(f"approve {self.parked(args)} {terms}")
+
+    def test_a_count_opens_so_many_runs(self):
+        self.assertIn("3 times", self.approved("3x"))
+        self.assertEqual([self.ask() for _ in range(3)], ["ran terminal"] * 3)
+        self.assertIn("needs the owner's approval", self.ask())
+
+    def test_a_time_opens_runs_until_it_is_over(self):
+        self.assertIn("30 min", self.approved("30m"))
+        self.assertEqual([self.ask() for _ in range(4)], ["ran terminal"] * 4)
+
+    def test_other_arguments_need_any(self):
+        self.approved("2x")
+        self.assertIn("needs the owner's approval", self.ask({"command": "whoami"}))
+        self.boss("revoke " + self.boss("grants").split("\n")[1].split()[0])
+        self.assertIn("any arguments", self.boss(
+            f"approve {self.code_of(self.notices()[-1])} 2x any"))
+        self.assertEqual(self.ask({"command": "id"}), "ran terminal")
+
+    def test_anything_else_behind_a_code_gets_the_usage_line_and_opens_nothing(self):
+        code = self.parked()
+        for words in ("always", "0x", "101x", "25h", "1441m", "3", "3x 4x", "30m 1h", "any any",
+                      "-1x", "3X 5M any more", "99999m", "1.5h", "forever"):
+            with self.subTest(words=words):
+                said = self.boss(f"approve {code} {words}")
+                self.assertNotIn("Approved", said)
+                self.assertIn("Usage", said)
+        self.assertIn("Approved", self.boss(f"approve {code} 24h 100x any"))
+
+    def test_open_grants_are_listed_for_the_owner_and_for_the_person(self):
+        self.approved("3x")
+        listed = self.boss("grants")
+        for word in ("Minh", "terminal", "3 times", "ls -la /srv"):
+            self.assertIn(word, listed)
+        self.assertIn("Approved: terminal 3 times", self.host.command("222", "whoami",
+                                                                     name="Minh"))
+        self.assertNotIn("Minh", self.host.command("222", "grants", name="Minh"))
+
+    def test_a_revoked_grant_is_gone(self):
+        self.approved("3x")
+        code = self.boss("grants").split("\n")[1].split()[0]
+        self.assertIn("Revoked", self.boss(f"revoke {code}"))
+        self.assertIn("needs the owner's approval", self.ask())
+        self.assertIn("Nothing open", self.boss(f"revoke {code}"))
+
+    def test_an_invite_is_revoked_by_its_number(self):
+        said = self.boss("invite member")
+        code = next(w for w in said.split() if identity.looks_like_secret(w))
+        number = self.boss("invites").split("\n")[1].split()[0]
+        self.assertIn("revoked", self.boss(f"revoke {number}"))
+        self.assertEqual(self.host.say("444", f"join {code}").reply, identity.WRONG_CODE)
+
+    def test_every_change_of_standing_ends_it(self):
+        for n, change in enumerate(("role {} guest", "tools {} ask x_search", "lockdown",
+                                    "role {} blocked", "tools @member ask x_search")):
+            with self.subTest(change=change):
+                user, name = f"50{n}", f"M{n}"
+                self.join(user, name)
+                self.host.injected.clear()
+                self.ask(user=user, name=name)
+                code = self.code_of(next(t for t in self.notices() if "Approval " in t))
+                self.assertIn("Approved", self.boss(f"approve {code} 100x any"))
+                self.boss(change.format(name))
+                self.boss(f"role {name} member")
+                self.boss("resume")
+                self.assertIn("No approval is open", self.boss("grants"))
+                self.assertNotIn("ran ", self.ask(user=user, name=name))
+
+
+class TheAskerHears(ApprovalCase):
+    """The outcome in the chat it was asked in, and there the call once more."""
+
+    def arrivals(self, tools: list[tuple[str, dict[str, Any]]] | None = None) -> list[Any]:
+        waiting = [i for i in self.host.injected if i["origin"]["user_id"] == "222"]
+        self.host.injected.clear()
+        return [self.host._deliver_one(i["content"], i["origin"], tools) for i in waiting]
+
+    def test_of_an_approval_and_the_agent_makes_the_call_again_by_itself(self):
+        self.boss(f"approve {self.parked()}")
+        told, resumed = self.arrivals([("terminal", LS)])
+        self.assertIn("approved", told.reply)
+        self.assertEqual(told.model_calls, 0)
+        self.assertEqual(resumed.results, ["ran terminal"])
+        asked = str(self.host.requests[-2]["messages"][-1])
+        self.assertIn("Make that call again", asked)
+        self.assertIn("ls -la /srv", asked)
+
+    def test_of_a_denial_with_its_reason(self):
+        self.boss(f"deny {self.parked()} not today")
+        [told] = self.arrivals()
+        self.assertIn("not today", told.reply)
+        self.assertEqual(told.model_calls, 0)
+
+    def test_only_the_outcome_when_resuming_is_off(self):
+        self.host.config["resume_on_approve"] = False
+        self.boss(f"approve {self.parked()}")
+        self.assertEqual([t.model_calls for t in self.arrivals()], [0])
+
+    def test_in_the_group_it_was_asked_in_and_as_the_asker_s_own_turn(self):
+        self.join("333", "Lan")
+        self.host.say("222", "x", name="Minh", chat="group:G1", shared=True,
+                      tools=[("terminal", LS)])
+        code = self.code_of(next(t for t in self.notices() if "Approval " in t))
+        self.host.say("333", "meanwhile", name="Lan", chat="group:G1", shared=True)
+        self.boss(f"approve {code}")
+        self.assertEqual({i["origin"]["chat_id"] for i in self.host.injected}, {"G1"})
+        _, resumed = self.arrivals([("terminal", LS)])
+        self.assertEqual(resumed.results, ["ran terminal"])
+
+    def test_when_the_message_was_queued_and_somebody_else_s_variables_were_bound(self):
+        seen = SimpleNamespace(results=[], reply=None, model_calls=0)
+        with self.host.bound(PLATFORM="telegram", USER_ID="111", CHAT_ID="G1", CHAT_TYPE="group"):
+            self.host.run_turn(seen, session="s-telegram-group:G1", text="x",
+                               platform="telegram", sender="222", tools=[("terminal", LS)])
+        code = self.code_of(next(t for t in self.notices() if "Approval " in t))
+        self.boss(f"deny {code}")
+        origins = [i["origin"] for i in self.host.injected]
+        self.assertEqual([(o["chat_id"], o["user_id"]) for o in origins], [("G1", "222")])
+
+    def test_never_resumes_for_somebody_demoted_blocked_or_removed_meanwhile(self):
+        for n, change in enumerate(("role Minh guest", "role Minh blocked", "lockdown",
+                                    "tools Minh remove terminal")):
+            with self.subTest(change=change):
+                args = {"command": f"ls {n}"}
+                code = self.parked(args)
+                self.boss(f"approve {code}")
+                self.boss(change)
+                for turn in self.arrivals([("terminal", args)]):
+                    self.assertEqual(turn.model_calls, 0)
+                    self.assertNotIn("ran ", str(turn.results))
+                self.boss("role Minh member")
+                self.boss("tools Minh reset")
+                self.boss("resume")
+                self.host.injected.clear()
+
+    def test_a_resumed_turn_is_not_another_person_s(self):
+        self.join("333", "Lan")
+        self.boss(f"approve {self.parked()}")
+        resume = self.host.injected[-1]["content"]
+        stolen = self.host.say("333", resume, name="Lan", tools=[("terminal", LS)])
+        self.assertNotIn("ran ", stolen.results[0])
+        self.assertNotIn("Make that call again", str(self.host.requests[-1]))
+
+    def test_later_requests_say_that_it_was_made_again_and_keep_the_answer(self):
+        self.boss(f"approve {self.parked()}")
+        self.arrivals([("terminal", LS)])
+        self.host.say("222", "thanks", name="Minh")
+        text = str(self.host.requests[-1]["messages"])
+        self.assertIn(prompt.RESUMED, text)
+        self.assertNotIn("Make that call again", text)
+        self.assertIn("ran terminal", text)
+
+    def test_also_when_the_answer_was_typed_on_the_terminal(self):
+        code = self.parked()
+        local = self.start()
+        local.terminal_command(f"approve {code}")
+        self.assertEqual(local.injected, [])
+        self.host.say("111", "hello", name="Boss")
+        self.assertEqual(len([i for i in self.host.injected
+                              if i["origin"]["user_id"] == "222"]), 2)
+
+
+class TheRightPhone(ApprovalCase):
+    def claimed_on(self, platform: str) -> None:
+        self.boss(f"add {platform} U7 owner Deputy")
+
+    def test_an_owner_on_a_platform_without_direct_ids_is_asked_once_a_chat_is_known(self):
+        self.claimed_on("discord")
+        self.ask()
+        self.assertEqual({i["origin"]["platform"] for i in self.host.injected}, {"telegram"})
+        self.host.injected.clear()
+        with self.host.bound(PLATFORM="discord", USER_ID="U7", USER_NAME="Deputy",
+                             CHAT_ID="D900", CHAT_TYPE="dm", THREAD_ID="T1"):
+            self.host.run_turn(SimpleNamespace(results=[], reply=None, model_calls=0),
+                               session="s-d", text="hi", platform="discord", sender="U7",
+                               tools=[])
+        self.ask({"command": "other"})
+        origins = {i["origin"]["platform"]: i["origin"] for i in self.host.injected}
+        self.assertEqual(origins["discord"]["chat_id"], "D900")
+        self.assertEqual(origins["discord"]["thread_id"], "T1")
+
+    def test_a_group_or_a_stale_chat_is_never_learned_as_an_owner_s(self):
+        self.claimed_on("discord")
+        for user, kind in (("U7", "group"), ("U8", "dm")):
+            with self.host.bound(PLATFORM="discord", USER_ID=user, CHAT_ID="X1", CHAT_TYPE=kind):
+                self.host.run_turn(SimpleNamespace(results=[], reply=None, model_calls=0),
+                                   session="s-d", text="hi", platform="discord", sender="U7",
+                                   tools=[])
+        self.ask()
+        self.assertEqual({i["origin"]["platform"] for i in self.host.injected}, {"telegram"})
+
+    def test_a_notice_is_bound_to_its_chat(self):
+        self.ask()
+        text = self.host.injected[0]["content"]
+        seen = self.host.say("111", text, name="Boss", chat="group:G1", shared=True)
+        self.assertNotIn("Approval", seen.reply)
+        self.assertIn("Approval", self.notices()[0])
+
+    def test_an_undelivered_prompt_is_sent_again_on_the_next_call_and_shown_to_the_owner(self):
+        self.ask()
+        lost = self.host.injected.pop()
+        store = plugin_module("store").Store(lambda: self.folder / "manyhands.db", clean=str)
+        with store.transaction() as tx:
+            tx._conn.execute("UPDATE notices SET made_at = made_at - 90, sent_at = sent_at - 90")
+        store.close()
+        self.assertIn("reached no owner's chat", self.boss("whoami"))
+        self.ask()
+        self.assertEqual(self.host.injected[0]["content"], lost["content"])
+        self.assertIn("Approval", self.notices()[0])
+
+
 class ANotice(ApprovalCase):
     def test_is_used_once_and_only_by_its_own_account(self):
         self.ask()
@@ -216,7 +429,7 @@ class APrompt(unittest.TestCase):
         arguments = transport.Arguments.of(args)
         row = {"code": "K7QD", "kind": "tool", "person_id": "telegram:222", "tool": tool,
                "args_json": arguments.text, "args_digest": arguments.digest, "differs": 0,
-               "expires_at": 120.0}
+               "via": "", "expires_at": 120.0}
         return str(transport.render_prompt(row, name="Minh", mode=plugin_module("policy").Mode(
             "normal"), now=0.0))
 

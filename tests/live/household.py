@@ -155,6 +155,7 @@ def an_approval(check: Check) -> None:
         check("nothing ran before the approval", not target.exists())
         check("what the asker was told has no code", code_in(prompt) not in said)
         approved = at.boss(f"approve {code_in(prompt)}")
+        at.lab.wait_idle()
         check("/many approve CODE says what it opened", "once" in approved, approved)
         other = at.say(MINH, writes(target, "other"), "Minh")
         check("other arguments do not run on that approval",
