@@ -18,7 +18,7 @@ from .commands import Commands
 from .hooks import Hooks
 from .identity import CODE_ALPHABET, Doorstep, Resolver, shown
 from .policy import SETTING_NAMES, Settings, read_settings
-from .store import Store
+from .store import Store, StoreError
 from .tools import TOOLS, Tools
 from .transport import Desk, HostTransport
 
@@ -92,6 +92,8 @@ def _at_unload(ctx: Any, hooks: Hooks, store: Store) -> None:
     def unload() -> None:
         try:
             hooks.flush()
+        except StoreError as error:
+            log.error("manyhands: the last refusals' counts were not written: %s", error)
         finally:
             store.close()
 

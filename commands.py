@@ -837,8 +837,8 @@ def _approve(line: Line) -> Answer:
     if line.words:
         terms = Terms.of(line.words[1:])
         if terms is None:
-            raise line.wrong("Behind the code go 30m or 2h (at most 24h), 3x (at most 100x) and any, "
-                             "each once.")
+            raise line.wrong("Behind the code go 30m or 2h (at most 24h), 3x (at most 100x) and "
+                             "any, each once.")
         return line.desk.approve(line.tx, line.who, line.words[0], terms, now=line.now)
     if not line.is_direct:
         raise BadInput(DIRECT_ONLY)

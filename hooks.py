@@ -13,8 +13,8 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from .identity import (
     Verdict,
     admit,
     bound_sender,
+    is_machine_marked,
     mode_of,
     sender_of_source,
     shown,
@@ -212,8 +213,7 @@ class Hooks:
         sender, now = sender_of_source(source), self._clock()
         if sender is None:  # without a user id; the second door decides what such a turn may do
             return None
-        with self._store.transaction() as tx:
-            self._close_windows(tx, now=now)
+        with self._door(now) as tx:
             verdict = admit(tx, self._resolver, sender, text_of(text), self._settings(), now=now)
             quiet = self._is_quiet(verdict, sender.account, now=now)
             if not quiet:
@@ -231,8 +231,10 @@ class Hooks:
                      **_host: object) -> dict[str, str] | None:
         """The second door, and the one that counts: whose turn this is and whether it goes on."""
         now = self._clock()
-        account = self._resolver.account_of_turn_start(_text(platform), _text(sender_id))
-        _, place = bound_sender(contextvars.copy_context())
+        bound, place = bound_sender(contextvars.copy_context())
+        account = self._resolver.account_of_turn_start(
+            _text(platform), _text(sender_id),
+            marked=is_machine_marked(text_of(user_message), in_a_chat=bound))
         turn = Turn(turn_id, session_id, task_id, account, own_text=text_of(user_message),
                     origin=origin_of(account, place))
         # Bound variables can name a session's previous speaker: then they say nothing of this one.
@@ -242,8 +244,7 @@ class Hooks:
         if platform == "subagent":
             self._place_child(turn)
         self._resolver.begin(turn)
-        with self._store.transaction() as tx:
-            self._close_windows(tx, now=now)
+        with self._door(now) as tx:
             if account is not None:
                 tx.record_speaker(session_id=session_id, speaker=account.key, now=now)
             who = self._decide_turn(tx, turn, sender, user_message, now=now)
@@ -332,20 +333,24 @@ class Hooks:
         if verdict.quiet_again and verdict.ending is not None and not quiet:
             self._doorstep.refused(account, verdict.ending, now=now)
 
-    def _close_windows(self, tx: Tx, *, now: float) -> None:
-        for key, count in self._doorstep.take_closed(now=now):
-            tx.record(now=now, kind="refusal", event="kept writing", person_id=key,
-                      detail=f"{count} messages within a minute, one refusal")
+    @contextmanager
+    def _door(self, now: float, *, all_windows: bool = False) -> Iterator[Tx]:
+        """A transaction that also writes down the windows of refusals that are over."""
+        closed = self._doorstep.take_closed(now=now, all_of_them=all_windows)
+        try:
+            with self._store.transaction() as tx:
+                for key, count in closed:
+                    tx.record(now=now, kind="refusal", event="kept writing", person_id=key,
+                              detail=f"{count} messages within a minute, one refusal")
+                yield tx
+        except BaseException:
+            self._doorstep.put_back(closed)
+            raise
 
     def flush(self) -> None:
         """Write down what is still only counted in memory; the host is unloading the plugin."""
-        now = self._clock()
-        counts = self._doorstep.take_closed(now=now, all_of_them=True)
-        if counts:
-            with self._store.transaction() as tx:
-                for key, count in counts:
-                    tx.record(now=now, kind="refusal", event="kept writing", person_id=key,
-                              detail=f"{count} messages, one refusal")
+        with self._door(self._clock(), all_windows=True):
+            pass
 
     # -- what a turn is told
 
@@ -453,7 +458,7 @@ class Hooks:
         if judged.turn is not None:
             self._resolver.begin_call(judged.turn, Call(
                 call.tool, call.args.digest, call.command, judged.by_grant))
-        if call.tool in OUR_TOOLS and judged.who.account is not None:
+        if call.tool in OUR_TOOLS:
             self._resolver.link(call.link_key, judged.who.account)
 
     # -- requests

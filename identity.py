@@ -271,6 +271,14 @@ class Principal:
         return "code that execute_code runs" if self.evidence is Evidence.CODE else ""
 
 
+_MACHINE_MARKERS = ("[cron]", "[IMPORTANT:")  # what 0.23 itself writes before a scheduled prompt
+
+
+def is_machine_marked(text: str, *, in_a_chat: bool) -> bool:
+    """The host's mark of a scheduled prompt, outside of any chat that the host has bound."""
+    return not in_a_chat and text.startswith(_MACHINE_MARKERS)
+
+
 def nobody(why: str) -> Principal:
     return Principal(None, "", "", Role.GUEST, Evidence.NONE, why)
 
@@ -390,11 +398,15 @@ class Resolver:
                         and self._settings().local_seat_policy == "operator")
         return trusted_seat or account == CRON or account in self._owners
 
-    def account_of_turn_start(self, platform: str, sender_id: str) -> Account | None:
+    def account_of_turn_start(self, platform: str, sender_id: str, *,
+                              marked: bool = False) -> Account | None:
         """Whose turn begins, by what `pre_llm_call` alone receives; None is nobody.
 
-        0.22 gives the terminal and cron an empty sender id, 0.23 gives the terminal `uid:<uid>`.
+        0.22 gives the terminal and cron an empty sender id, 0.23 gives the terminal `uid:<uid>`
+        and cron a text that begins with a marker (`marked`). A marker with a sender is nothing.
         """
+        if marked and not sender_id and platform not in ("cli", "subagent"):
+            return CRON
         if platform not in ("cli", "cron", "subagent") or (sender_id and platform != "cli"):
             self._gateway_seen = True
         if sender_id:
@@ -876,3 +888,10 @@ class Doorstep:
                 if window.count > 1:
                     closed.append((key[0], window.count))
         return closed
+
+    def put_back(self, closed: list[tuple[str, int]]) -> None:
+        """These could not be written down; the next look at closed windows finds them again."""
+        with self._lock:
+            for key, count in closed:
+                self._windows[key, ""] = _Window(float("-inf"), count)
+                self._windows.move_to_end((key, ""), last=False)

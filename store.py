@@ -208,6 +208,7 @@ def day_of(now: float) -> int:
 # -- the recall index's terms ------------------------------------------------------------------
 
 _MAX_TERMS = 4000  # more than a fact of 2,000 characters has, so that its end is found as well
+_MAX_QUERY_TERMS = 64
 _MAX_TERM = 40
 # Scripts written without spaces between words: ranges of Han, kana, Hangul, Thai, Lao, Myanmar
 # and Khmer. A run of them is indexed by its pairs of characters.
@@ -217,7 +218,7 @@ _UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x30
 _WHOLE_WORDS = ((0x3400, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 
 
-def terms(text: str) -> list[str]:
+def terms(text: str, limit: int = _MAX_TERMS) -> list[str]:
     """What a fact or a query is found by, in any language; each term once, in reading order.
 
     Words are compatibility-normalised and case-folded; a word of six characters or more is also
@@ -228,7 +229,7 @@ def terms(text: str) -> list[str]:
     for word in _words(unicodedata.normalize("NFKC", text).casefold()):
         for term in _terms_of(word):
             found[term[:_MAX_TERM]] = None
-            if len(found) >= _MAX_TERMS:
+            if len(found) >= limit:
                 return list(found)
     return list(found)
 
@@ -1132,7 +1133,7 @@ class Tx:
         return self._all(
             """SELECT space, term, n FROM terms
                 WHERE space = :space AND term IN (SELECT value FROM json_each(:terms))""",
-            {"space": space, "terms": json.dumps(terms(query)[:64])})
+            {"space": space, "terms": json.dumps(terms(query, _MAX_QUERY_TERMS))})
 
     # -- the audit -----------------------------------------------------------------------------
 
