@@ -1179,10 +1179,11 @@ class AnyRequestIsRewrittenOrRefused(unittest.TestCase):
             sys.settrace(None)
         return count
 
-    def test_a_megabyte_of_anything_comes_back(self):
+    def test_a_quarter_of_a_megabyte_of_anything_comes_back(self):
+        size = 250_000
         units = ("<   ", "<memory-context ", " ", "\n", "[manyhands notice a", "\n   ")
-        texts = [unit * (1_000_000 // len(unit)) for unit in units]
-        for text in (*texts, "<" + " " * 1_000_000, "</" + "/ " * 500_000):
+        texts = [unit * (size // len(unit)) for unit in units]
+        for text in (*texts, "<" + " " * size, "</" + "/ " * (size // 2)):
             with self.subTest(text=text[:20]):
                 prompt.rewrite(chat(f"{text}{TAIL}", [("user", text)]), "chat_completions", GUEST)
 

@@ -568,7 +568,7 @@ class TheHostTransport(ApprovalCase):
         self.assertEqual(box, ["once"])
 
     def test_a_sixth_waiting_request_is_denied_on_the_spot(self):
-        waiting = [self.present(f"chmod {n}", timeout=8.0) for n in range(5)]
+        waiting = [self.present(f"chmod {n}", timeout=4.5) for n in range(5)]
         for _ in range(5):
             self.wait_for_prompt_or_none()
         thread, box = self.present("chmod six", timeout=300.0)
