@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 
 from . import identity
 from .identity import (
+    A_ROLE,
     Account,
     Draw,
     Evidence,
@@ -114,13 +115,14 @@ QUOTES = 'A name with spaces goes in quotes: "Ann Lee".'
 
 ADVICE = """Check in the host's settings:
 - plugins.entries.manyhands: allow_gateway_injection: true, or no request for approval reaches you.
+- allow_admin_from and group_allow_admin_from: your own id. Without them everybody who can write to
+  the bot, strangers too, may type the host's /approve always, /yolo and /model. Then list many,
+  start, new, stop and status in user_allowed_commands and group_user_allowed_commands.
 - The host's own allowlist comes first. Let strangers reach this plugin with the user list * or
   <PLATFORM>_ALLOW_ALL_USERS=true; who may stay is decided here.
-- allow_admin_from and group_allow_admin_from: your own id. Without them everybody let in may type
-  the host's /approve always, /yolo and /model. Then name many in user_allowed_commands and
-  group_user_allowed_commands.
-- display.busy_input_mode: queue, for groups that share one session.
-- security.approval: transport: manyhands, transport_fallback: builtin."""
+- security.approval: transport: manyhands, transport_fallback: builtin, and approvals.mode: manual.
+  Without them the asker, or a model, answers the host's dangerous-command prompts.
+- display.busy_input_mode: queue, or other people's text is folded into a running turn."""
 
 # Short sentences are texts; what takes a while to render is rendered after the commit.
 Answer = str | Callable[[], str]
@@ -134,7 +136,7 @@ class Verb:
     """One row of the table of verbs.
 
     `private` answers belong in a direct chat. `takes_code` marks the verbs that answer approvals:
-    somebody else's try is told to the owners.
+    somebody else's try is told to the owners. `more` is what `help VERB` adds.
     """
 
     usage: str
@@ -148,6 +150,10 @@ class Verb:
     @property
     def name(self) -> str:
         return self.usage.split()[0]
+
+    @property
+    def more(self) -> str:
+        return MORE.get(self.name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,10 +408,6 @@ def _stamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M")
 
 
-_A: Mapping[Role, str] = {Role.OWNER: "an owner", Role.MEMBER: "a member", Role.GUEST: "a guest",
-                          Role.BLOCKED: "blocked"}
-
-
 def _by(line: Line) -> str:
     """Who types this, for a sentence that owners read."""
     return shown(line.who.name) or "an owner"
@@ -422,7 +424,7 @@ def _help(line: Line) -> Answer:
         if verb is None or verb.name not in may:
             raise BadInput(f"{shown(asked, 40)} is not among your commands. "
                            "/many help lists them.")
-        return f"/many {verb.usage}\n{verb.about}"
+        return "\n".join(filter(None, [f"/many {verb.usage}", verb.about, verb.more]))
     lines = _aligned([(verb.name, verb.about) for verb in TABLE.values() if verb.name in may])
     if line.who.role is not None:
         return "\n".join(["Type /many and one of these:", *lines, "/many help VERB says more."])
@@ -436,7 +438,7 @@ def _whoami(line: Line) -> Answer:
     if line.who.role is None:
         return NOT_ON_ROSTER
     me = profile_of(line.tx, line.who, line.settings, now=line.now)
-    lines = [f"You are {shown(me.name)}, {_A[me.role]}.", *_tool_lines(me),
+    lines = [f"You are {shown(me.name)}, {A_ROLE[me.role]}.", *_tool_lines(me),
              *_own_grants(line), f"Notes kept: {me.facts}",
              f"Tokens today: {_budget_text(me.budget)}"]
     if me.mode is not Mode.NORMAL:
@@ -523,16 +525,18 @@ def _roster(line: Line) -> Answer:
         raise BadInput(f"There is no page {page}; the last one is {pages}.")
     if not total:
         return "Nobody is on the roster yet."
-    return _framed(f"{total} on the roster:", "\n".join(_roster_lines(entries)), page=page,
+    return _framed(f"{total} on the roster:", "\n".join(
+        _roster_lines(entries, ids=line.is_direct)), page=page,
                    of=pages, again="roster")
 
 
-def _roster_lines(entries: list[Entry]) -> Iterator[str]:
+def _roster_lines(entries: list[Entry], *, ids: bool) -> Iterator[str]:
+    """Platform ids stand below the names, where only the owner who asked can read them."""
     lines = _aligned([(shown(entry.name), entry.role.value, _tool_count(entry))
                       for entry in entries])
     for entry, text in zip(entries, lines, strict=True):
         yield text
-        if entry.person_id:
+        if entry.person_id and ids:
             yield f"  {shown(entry.person_id, 300)}"
 
 
@@ -543,7 +547,7 @@ def _tool_count(entry: Entry) -> str:
 
 
 def _invite(line: Line) -> Answer:
-    words = list(line.words)
+    words = sorted(line.words, key=str.isdigit)  # the role and the hours, in either order
     role = line.settings.invite_role
     if words and not words[0].isdigit():
         role = _role(line, words.pop(0))
@@ -556,9 +560,11 @@ def _invite(line: Line) -> Answer:
     code = identity.mint_invite(line.tx, role=role, made_by=line.who.person_id,
                                 ttl_s=hours * 3600, draw=line.draw, now=line.now)
     line.record("policy", "invite", line.who.person_id, f"{role.value}, {hours:g} h")
-    room = "" if line.is_direct else "\nEverybody in this room can read it."
-    return (f"An invite for {_A[role]}, for one person, within {hours:g} h. They send this to the "
-            f"bot, alone in a message:\njoin {code}{room}")
+    notes = ["" if line.is_direct else "\nEverybody in this room can read it.",
+             "\nNobody can use it while unknown_sender_policy is closed."
+             if line.settings.unknown_sender_policy == "closed" else ""]
+    return (f"An invite for {A_ROLE[role]}, for one person, within {hours:g} h. They send this to "
+            f"the bot, alone in a message:\njoin {code}{''.join(notes)}")
 
 
 def _invites(line: Line) -> Answer:
@@ -581,18 +587,21 @@ def _add(line: Line) -> Answer:
     if not sender_id or identity.has_hidden(sender_id):
         raise line.wrong("A sender id is not empty and has no invisible characters.")
     account = Account(platform.casefold(), sender_id)
+    shape = ID_SHAPES.get(account.platform)
+    if shape is not None and not shape.fullmatch(sender_id):
+        raise line.wrong(f"A {account.platform} id is a number, not {shown(sender_id, 40)}.")
     role, name = _role_and_name(line, rest)
     if name:
         _free(line, name, person_id="")
     known = line.resolver.principal(line.tx, account, Evidence.CONTEXT)
     if known.role is not None:
-        raise BadInput(f"That account is here already: {shown(known.name)}, {_A[known.role]}.")
+        raise BadInput(f"That account is here already: {shown(known.name)}, {A_ROLE[known.role]}.")
     added = identity.add_person(line.tx, line.resolver, Sender(account, name), role,
                                 joined_by=line.who.person_id, now=line.now)
     if name and added.name != name:  # a display name is cut to leave room for a number
         line.tx.rename(person_id=added.person_id, name=name, name_key=name_key(name))
     _tell_of_new_owner(line, added.person_id, name or added.name, None, role)
-    return f"{shown(name or added.name)} is on the roster now: {_A[role]}."
+    return f"{shown(name or added.name)} is on the roster now: {A_ROLE[role]}."
 
 
 def _role_and_name(line: Line, words: list[str]) -> tuple[Role, str]:
@@ -627,14 +636,14 @@ def _change_role(line: Line) -> Answer:
     old, new = Role(row["role"]), _role(line, line.words[1])
     name, person_id = shown(str(row["name"])), str(row["person_id"])
     if old is new:
-        return f"{name} is {_A[new]} already."
+        return f"{name} is {A_ROLE[new]} already."
     if leaves_no_owner(old, new, owners=line.tx.owner_count()):
         raise BadInput(f"{name} is the last owner and stays one. Make somebody else an owner "
                        f"first: /many role NAME {old.value}")
     change_role(line.tx, person_id, new, by=line.who.person_id, now=line.now)
     _look_again(line, line.tx.accounts(person_id=person_id))
     _tell_of_new_owner(line, person_id, str(row["name"]), old, new)
-    return f"{name} is {_A[new]} now, no longer {_A[old]}. Requests made before have ended."
+    return f"{name} is {A_ROLE[new]} now, no longer {A_ROLE[old]}. Requests made before have ended."
 
 
 def _look_again(line: Line, accounts: list[Row]) -> None:
@@ -711,7 +720,8 @@ def _standing(line: Line, subject: _Subject) -> Standing:
 
 def _tools(line: Line) -> Answer:
     subject = _subject(line, line.words[0])
-    action, names = line.word(1).casefold(), [canonical_tool(name) for name in line.words[2:]]
+    action = line.word(1).casefold()
+    names = [canonical_tool(name) for word in line.words[2:] for name in word.split(",") if name]
     if not action:
         return _tools_read(line, subject)
     if action not in _CHANGES and action != "reset":
@@ -892,11 +902,11 @@ def _deny(line: Line) -> Answer:
 
 
 def _grants(line: Line) -> Answer:
+    page = _page(line, 0)
     grants = line.desk.grants(line.tx, person_id=None, now=line.now)
     if not grants:
         return "No approval is open."
     lines = [text for grant in grants for text in _grant_lines(line, grant)]
-    page = _page(line, 0)
     return lambda: _paged("Open approvals (/many revoke CODE):", lines, page=page, again="grants")
 
 
@@ -1046,7 +1056,8 @@ def _trail(line: Line, person_id: str | None, title: str, named: str, hours: int
 
 def _trail_line(row: Happening, *, named: bool) -> str:
     who = f" {row.name}:" if named and row.name else ""
-    words = " ".join(filter(None, [row.kind, row.event, row.tool, row.code]))
+    event = "" if row.event == row.kind else row.event
+    words = " ".join(filter(None, [row.kind, event, row.tool, row.code]))
     return f"{_stamp(row.at)}{who} {words}" + (f" ({_cut(row.detail)})" if row.detail else "")
 
 
@@ -1130,6 +1141,25 @@ def _export_asks(asks: list[Row]) -> Iterator[str]:
 
 
 # -- the table ---------------------------------------------------------------------------------
+
+MORE: Mapping[str, str] = {
+    "approve": "Alone: the requests that are waiting. With a code: one run of exactly that call; "
+               "30m, 2h, 3x or both open more of them, any also with other arguments.\n"
+               "/many approve K7QD 3x",
+    "audit": "Alone: your own trail, for an owner everybody's. Hours count back from now.\n"
+             "/many audit Minh 48",
+    "budget": "Tokens a day, prompts included (a short message is about 2,000); 0 is no limit, "
+              "default is the role's. @member and @guest set a role's.\n/many budget Minh 200000",
+    "invite": "A role (member, guest) and hours, both optional.\n/many invite guest 24",
+    "add": "The id is the platform's own number or id, not a @name.\n"
+           "/many add telegram 222 member Minh",
+    "tools": "Alone: what NAME may run. add lets a tool run, ask asks you first, remove takes it "
+             "away, reset undoes all of these. @member or @guest change a role; a * at the end "
+             "is a pattern.\n/many tools Minh ask web_extract",
+}
+
+# What a platform's sender ids look like, where a wrong one would just never match anybody.
+ID_SHAPES: Mapping[str, re.Pattern[str]] = {"telegram": re.compile(r"-?\d+")}
 
 ANY = 10**6
 TABLE: Mapping[str, Verb] = {verb.name: verb for verb in (

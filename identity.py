@@ -95,7 +95,8 @@ def _spell_active(match: re.Match[str]) -> str:
 
 MAX_NAME = 40
 _NAME_MAY_NOT_HOLD = frozenset(":`*~|[]<>\\@#\"")
-_RESERVED = frozenset({*VERBS, *(role.value for role in Role), "all", "default", "me"})
+_RESERVED = frozenset({*VERBS, *(role.value for role in Role), "all", "default", "me",
+                       "the owner", "the terminal", "an owner", "somebody", "nobody", "manyhands"})
 
 
 def name_key(name: str) -> str:
@@ -158,8 +159,8 @@ Draw = Callable[[int], str]  # n characters of CODE_ALPHABET, from `secrets` in 
 
 
 def normal_code(text: str) -> str:
-    """A typed code without its case, blanks and dashes."""
-    return re.sub(r"[\s\-]", "", unicodedata.normalize("NFKC", text)).upper()
+    """A typed code without its case and whatever stands between or around its characters."""
+    return re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper()
 
 
 def spaced_code(code: str) -> str:
@@ -650,13 +651,17 @@ IS_BLOCKED = "This account is blocked here. Only the bot's owner can change that
 BUDGET_USED = "Today's token budget is used up, so this message was not answered. It starts afresh "
 WRONG_CODE = ("That code is not valid here: it may be mistyped, used or expired. "
               "Ask for a new one.")
-KEPT_CODE = "You are already on the roster as a {role}; the code was not used."
+KEPT_CODE = "You are already on the roster, as {role}; the code was not used."
 STORE_DOWN = ("The bot cannot reach its records right now, so it answers nobody but its owner. "
               "Nothing was run. Please try again later.")
 
+A_ROLE: Mapping[Role, str] = {Role.OWNER: "an owner", Role.MEMBER: "a member",
+                              Role.GUEST: "a guest", Role.BLOCKED: "blocked"}
+
+# The second group is the code's second half where somebody put a blank in its middle.
 _JOIN = re.compile(
-    r"\s*(?:\[[^\n]{0,200}?\]\s+)?(?:<?@[^\s>]{1,64}>?[:,]?\s+)?join\s+([^\s]{4,40})\s*",
-    re.IGNORECASE)
+    r"\s*(?:\[[^\n]{0,200}?\]\s+)?(?:<?@[^\s>]{1,64}>?[:,]?\s+)?"
+    r"join(?::\s*|\s+)(\S{4,40}(?:\s+\w{5}\W{0,3})?)\s*", re.IGNORECASE)
 
 
 def join_code(text: str) -> str | None:
@@ -730,7 +735,7 @@ def _stranger(tx: Tx, resolver: Resolver, sender: Sender, who: Principal, settin
 def _join(tx: Tx, resolver: Resolver, sender: Sender, who: Principal, code: str,
           settings: Settings, *, now: float) -> Verdict:
     if who.role is not None and who.role is not Role.GUEST:
-        return Verdict(who, Ending.JOIN, KEPT_CODE.format(role=who.role.value))
+        return Verdict(who, Ending.JOIN, KEPT_CODE.format(role=A_ROLE[who.role]))
     if settings.unknown_sender_policy == "closed":
         return Verdict(who, Ending.NOT_ADMITTED, CLOSED, quiet_again=True)
     wait = locked_out(tx, sender.account, now=now)
@@ -741,7 +746,7 @@ def _join(tx: Tx, resolver: Resolver, sender: Sender, who: Principal, code: str,
         return Verdict(who, Ending.JOIN, wrong_code(tx, sender.account, now=now))
     role = Role(invite["role"])
     if who.role is not None and not is_raise(who.role, role):
-        return Verdict(who, Ending.JOIN, KEPT_CODE.format(role=who.role.value))
+        return Verdict(who, Ending.JOIN, KEPT_CODE.format(role=A_ROLE[who.role]))
     if role not in GRANTABLE_BY_INVITE or not tx.redeem_invite(
             invite_id=int(invite["invite_id"]), redeemed_by=sender.account.key, now=now):
         return Verdict(who, Ending.JOIN, wrong_code(tx, sender.account, now=now))
@@ -823,7 +828,7 @@ def claim(tx: Tx, resolver: Resolver, sender: Sender, code: str, *, now: float) 
     if who.role is Role.BLOCKED:
         return Verdict(who, Ending.BLOCKED, IS_BLOCKED)
     if who.is_owner:
-        return Verdict(who, Ending.JOIN, KEPT_CODE.format(role="owner"))
+        return Verdict(who, Ending.JOIN, KEPT_CODE.format(role=A_ROLE[Role.OWNER]))
     wait = locked_out(tx, sender.account, now=now)
     if wait:
         return Verdict(who, Ending.NOT_ADMITTED, wait)
@@ -836,7 +841,8 @@ def claim(tx: Tx, resolver: Resolver, sender: Sender, code: str, *, now: float) 
         change_role(tx, who.person_id, Role.OWNER, by="claim", now=now)
         person = resolver.principal(tx, sender.account, Evidence.CONTEXT)
     return Verdict(person, Ending.JOINED,
-                   f"Welcome, {person.name}: this account owns the bot from now on.",
+                   f"Welcome, {person.name}: this account owns the bot from now on. Next: /many "
+                   "invite. /many whoami tells you whenever something is wrong.",
                    news=f"{person.name} ({shown(sender.account.key, 80)}) claimed the bot and is "
                         "an owner now. If that was not you or yours: /many remove, then look at "
                         "/many audit all.")

@@ -502,7 +502,9 @@ def read_settings(raw: Mapping[str, object]) -> Settings:
         try:
             values[spec.name] = _valid_setting(spec.name, given)
         except ValueError as error:
-            problems.append(f"{spec.name}: {error}; the default is used instead")
+            default = getattr(Settings(), spec.name)
+            said = "unset" if default is None else repr(getattr(default, "value", default))
+            problems.append(f"{spec.name}: {error}; the default ({said}) is used instead")
     return Settings(**values, problems=tuple(problems))  # type: ignore[arg-type]
 
 

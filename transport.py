@@ -25,6 +25,7 @@ from .identity import (
     Resolver,
     Sender,
     Turn,
+    has_hidden,
     mode_of,
     normal_code,
     shown,
@@ -84,25 +85,35 @@ def _plain(value: object) -> object:
 # -- what an owner reads -----------------------------------------------------------------------
 
 _MARGIN = "| "
-_HEAD_CHARS = 1800
-_TAIL_CHARS = 700
+_SHORT_VALUE = 240     # characters; a longer value is cut, and stands behind the short ones
+_BODY_CHARS = 2000     # what the arguments of a prompt take of a phone's message
+_MOST_CHARS = 2600
+_BODY_LINES = 60
+_LEAST_ROOM = 240
+_HEAD_LINES, _TAIL_LINES = 12, 6
 _HIDDEN_LINE = "Hidden characters are present; they are written as \\u{...}."
 
 
 def argument_lines(args_json: str) -> list[str]:
     """Every argument as safe lines, in the order of their names; the rendering is reversible."""
+    return [line for _, lines in _arguments(args_json) for line in lines]
+
+
+def _arguments(args_json: str) -> list[tuple[str, list[str]]]:
+    """(the value as text, its safe lines) of every argument, in the order of their names."""
     args = json.loads(args_json)
     if not isinstance(args, dict):
-        return [f"arguments = {shown(json.dumps(args, ensure_ascii=False))}"]
-    lines: list[str] = []
+        return [(args_json, [f"arguments = {shown(json.dumps(args, ensure_ascii=False))}"])]
+    found = []
     for name, value in args.items():
-        lines.extend(_value_lines(shown(name), value))
-    return lines or ["(no arguments)"]
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        found.append((text, _value_lines(shown(name), value, text)))
+    return found or [("", ["(no arguments)"])]
 
 
-def _value_lines(name: str, value: object) -> list[str]:
+def _value_lines(name: str, value: object, text: str) -> list[str]:
     if not isinstance(value, str):
-        return [f"{name} = {shown(json.dumps(value, ensure_ascii=False, sort_keys=True))}"]
+        return [f"{name} = {shown(text)}"]
     lines = shown_lines(value)
     if len(lines) == 1:
         return [f'{name} = "{lines[0]}"']
@@ -114,45 +125,83 @@ def code_block(lines: list[str]) -> str:
     return "\n".join(["```", *(f"{_MARGIN}{line}" for line in lines), "```"])
 
 
-def _fitted(lines: list[str], *, full_length: int, args_digest: str, code: str) -> list[str]:
-    """Head and tail of what would not fit a phone, with the true length and a digest."""
-    text = "\n".join(lines)
-    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
+def _fitted(args_json: str) -> tuple[list[str], bool]:
+    """(what of the arguments fits a phone, whether that is all of them).
+
+    Short values stand first and whole, so that a long one hides no other; each long one is cut by
+    itself, to its head and tail with its true length and a digest.
+    """
+    short: list[str] = []
+    long: list[tuple[str, list[str]]] = []
+    for text, lines in _arguments(args_json):
+        if len(lines) == 1 and len(lines[0]) <= _SHORT_VALUE:
+            short += lines
+        else:
+            long.append((text, lines))
+    room = max(0, _BODY_CHARS - sum(map(len, short)))
+    fitted = [_cut(text, lines, room // len(long)) for text, lines in long]
+    body = short + [line for lines in fitted for line in lines]
+    whole = fitted == [lines for _, lines in long]
+    return (body, whole) if len(body) <= _BODY_LINES and sum(map(len, body)) <= _MOST_CHARS else \
+        (_first_lines(body), False)
+
+
+def _cut(text: str, lines: list[str], room: int) -> list[str]:
+    printed = "\n".join(lines)
+    room = max(room, _LEAST_ROOM)
+    if len(printed) <= room and len(lines) <= _HEAD_LINES + _TAIL_LINES:
         return lines
-    head = re.sub(r"\\u\{[^}]*$", "", text[:_HEAD_CHARS])
-    tail = re.sub(r"^[^{}\n]{0,12}\}", "", text[-_TAIL_CHARS:])
-    left_out = len(text) - len(head) - len(tail)
-    return [*head.split("\n"),
-            f"[... {left_out} characters left out of {full_length}, sha256 {args_digest[:16]}; "
-            f"/many show {code} prints all ...]",
-            *tail.split("\n")]
+    head = re.sub(r"\\u\{[^}]*$", "", printed[:room * 2 // 3]).split("\n")[:_HEAD_LINES]
+    tail = re.sub(r"^[^{}\n]{0,12}\}", "", printed[-room // 3:]).split("\n")[-_TAIL_LINES:]
+    left_out = len(printed) - sum(map(len, head)) - sum(map(len, tail))
+    return [*head, f"[... about {left_out} characters left out; the whole value has {len(text)}, "
+                   f"sha256 {digest(text)[:16]} ...]", *tail]
+
+
+def _first_lines(lines: list[str]) -> list[str]:
+    """So many arguments that not even their cut forms fit: the first of them, and how many more."""
+    kept: list[str] = []
+    for line in lines[:_BODY_LINES]:
+        kept.append(line if len(line) <= _SHORT_VALUE else line[:_SHORT_VALUE] + "…")
+        if sum(map(len, kept)) > _BODY_CHARS:
+            break
+    return [*kept, f"[... {len(lines) - len(kept)} more lines, other arguments among them ...]"]
+
+
+def _hides_something(args_json: str) -> bool:
+    """True when a character that shows nothing or reorders text is in a name or a value."""
+    args = json.loads(args_json)
+    named = args.items() if isinstance(args, dict) else [("", args)]
+    return any(has_hidden(name) or has_hidden(
+        (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+         ).replace("\n", " ")) for name, value in named)
 
 
 def render_prompt(ask: Row, *, name: str, mode: Mode, now: float) -> str:
     """The approval prompt, the only one: who, which tool, what exactly, the code, how to answer."""
-    code = str(ask["code"])
+    code, args_json, tool = str(ask["code"]), str(ask["args_json"]), str(ask["tool"])
     who = f"{name} ({shown(str(ask['person_id']), 80)})" if name else "an unidentified call"
-    lines = argument_lines(str(ask["args_json"]))
     via = f", via {ask['via']}" if ask["via"] else ""
-    body = [f"who:  {who}{via}", f"tool: {shown(str(ask['tool']), 100)}", "",
-            *_fitted(lines, full_length=len(str(ask["args_json"])),
-                     args_digest=str(ask["args_digest"]), code=code)]
-    left = max(1, round(float(ask["expires_at"]) - now))
+    lines, whole = _fitted(args_json)
     asked = "may this call run?" if ask["kind"] == "tool" else \
         "the host's own check holds this command:"
     notes = [
-        _HIDDEN_LINE if any("\\u{" in line for line in body) else "",
+        "" if whole else f"Not all of it fits here. First read /many show {code}",
+        _HIDDEN_LINE if _hides_something(args_json) or has_hidden(tool) else "",
+        "Approving lets the tool run with ANY arguments (approval_binding: tool)."
+        if ask["binding"] == "tool" and ask["kind"] == "tool" else "",
         "It differs from what was approved before." if ask["differs"] else "",
         f"The bot is {mode.value} right now." if mode is not Mode.NORMAL else "",
         "Allowing execute_code allows everything its code can do, other tools included."
-        if ask["tool"] == "execute_code" else "",
+        if tool == "execute_code" else "",
     ]
     return "\n".join([
         f"{ANSWER_HEAD}Approval {code}: {asked}",
-        code_block(body), *filter(None, notes),
+        code_block([f"who:  {who}{via}", f"tool: {shown(tool, 100)}", "", *lines]),
+        *filter(None, notes),
         f"Approve once: /many approve {code}",
         f"Refuse: /many deny {code} [reason]",
-        f"Open for {_span(left)}."])
+        f"Open for {_span(max(1, round(float(ask['expires_at']) - now)))}."])
 
 
 def _span(seconds: float) -> str:
@@ -588,7 +637,7 @@ class Desk:
         if ask["closed_at"] is not None:
             if ask["outcome"] in ("approved", "denied"):
                 self._alarm(tx, who, f"{ask['code']} was tried again after it was answered.",
-                            now=now)
+                            now=now, but=who.account)
             return self._how_it_ended(tx, ask, now=now)
         return ask
 
@@ -601,21 +650,23 @@ class Desk:
                              "code. It changed nothing.", now=now)
         return "Only an owner answers approvals. Nothing was changed, and the owner was told."
 
-    def _alarm(self, tx: Tx, who: Principal, text: str, *, now: float) -> None:
+    def _alarm(self, tx: Tx, who: Principal, text: str, *, now: float,
+               but: Account | None = None) -> None:
         """Tell the owners, at most once in ten minutes per person; the audit counts the rest."""
         key = f"alarm {who.person_id}"
         last = float(tx.setting(key=key) or 0)
         tx.record(now=now, kind="approval", event="alarm", person_id=who.person_id, detail=text)
         if not 0 <= now - last < ALARM_EVERY_S:
             tx.put_setting(key=key, value=repr(now))
-            self.tell_owners(tx, text, now=now)
+            self.tell_owners(tx, text, now=now, but=but)
 
     def _how_it_ended(self, tx: Tx, ask: Row, *, now: float) -> str:
         """Which end a closed ask came to, in words."""
         code, closed = str(ask["code"]), ago(float(ask["closed_at"] or now), now)
         by = self._name_of(tx, str(ask["answered_by"])) or "an owner"
         if ask["outcome"] == "approved" and ask["kind"] == "tool":
-            spent = "it is not spent yet" if ask["uses_left"] else "it has been spent or ended"
+            spent = f"it is not spent yet, and /many revoke {code} ends it" \
+                if ask["uses_left"] else "it has been spent or ended"
             return f"{code} was already approved {closed} by {by}; {spent}."
         return {
             "approved": f"{code} was already approved {closed} by {by}.",

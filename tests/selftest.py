@@ -7,6 +7,7 @@ tests/selftest.py word ...`` runs only the modules whose name contains one of th
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import time
 import traceback
@@ -55,6 +56,7 @@ class Outcome(unittest.TestResult):
 def main(words: Sequence[str]) -> int:
     start = time.perf_counter()
     outcome = Outcome()
+    logging.getLogger("manyhands").addHandler(logging.NullHandler())  # tests look with assertLogs
     suite = unittest.TestSuite()
     for path in sorted(TESTS.glob("test_*.py")):
         if not words or any(word in path.stem for word in words):

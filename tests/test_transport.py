@@ -425,11 +425,12 @@ class ANotice(ApprovalCase):
 
 
 class APrompt(unittest.TestCase):
-    def render(self, args: dict[str, Any], tool: str = "terminal") -> str:
+    def render(self, args: dict[str, Any], tool: str = "terminal",
+               binding: str = "arguments") -> str:
         arguments = transport.Arguments.of(args)
         row = {"code": "K7QD", "kind": "tool", "person_id": "telegram:222", "tool": tool,
                "args_json": arguments.text, "args_digest": arguments.digest, "differs": 0,
-               "via": "", "expires_at": 120.0}
+               "via": "", "binding": binding, "expires_at": 120.0}
         return str(transport.render_prompt(row, name="Minh", mode=plugin_module("policy").Mode(
             "normal"), now=0.0))
 
@@ -457,8 +458,33 @@ class APrompt(unittest.TestCase):
         text = self.render({"content": "HEAD" + "x" * 100_000 + "TAIL"})
         self.assertIn("HEAD", text)
         self.assertIn("TAIL", text)
-        self.assertIn("characters left out of", text)
+        self.assertIn("the whole value has 100008, sha256 ", text)
         self.assertLess(len(text), 4096)
+        self.assertIn("First read /many show K7QD", text)
+
+    def test_a_long_value_hides_no_other_argument(self):
+        text = self.render({"command": "echo " + "x" * 2000, "workdir": "/etc", "zz": "y" * 900,
+                            "aa": "\n".join(f"line {n}" for n in range(400))})
+        for line in ('| workdir = "/etc"', "| command = ", "| zz = ", "| aa = text of 400 lines:"):
+            self.assertIn(line, text)
+        self.assertLess(text.index("workdir"), text.index("command ="))
+        self.assertLess(len(text), 3500)
+        self.assertLess(text.count("\n"), 75)
+
+    def test_more_arguments_than_fit_are_said_to_be_there(self):
+        text = self.render({f"argument_{n}": "v" * 100 for n in range(300)})
+        self.assertIn("other arguments among them", text)
+        self.assertIn("First read /many show K7QD", text)
+        self.assertLess(len(text), 4096)
+
+    def test_an_ordinary_link_is_no_hidden_character(self):
+        text = self.render({"content": "see https://a.example and me@b.example\nnext line"})
+        self.assertNotIn("Hidden characters", text)
+        self.assertNotIn("Not all of it", text)
+
+    def test_says_so_when_any_arguments_would_run(self):
+        self.assertIn("ANY arguments", self.render({"a": "b"}, binding="tool"))
+        self.assertNotIn("ANY arguments", self.render({"a": "b"}))
 
     def test_warns_what_allowing_code_means(self):
         self.assertIn("allows everything", self.render({"code": "1"}, "execute_code"))
@@ -568,21 +594,18 @@ class TheHostTransport(ApprovalCase):
         self.assertEqual(box, ["once"])
 
     def test_a_sixth_waiting_request_is_denied_on_the_spot(self):
-        waiting = [self.present(f"chmod {n}", timeout=4.5) for n in range(5)]
-        for _ in range(5):
-            self.wait_for_prompt_or_none()
-        thread, box = self.present("chmod six", timeout=300.0)
+        waiting, codes = [], []
+        for n in range(5):
+            waiting.append(self.present(f"chmod {n}", timeout=60.0)[0])
+            codes.append(self.code_of(self.wait_for_prompt()))
+        thread, box = self.present("chmod six", timeout=60.0)
         thread.join(5)
         self.assertEqual(box, ["deny"])
-        for other, _ in waiting:
+        for code in codes:
+            self.boss(f"deny {code}")
+        for other in waiting:
             other.join(10)
-
-    def wait_for_prompt_or_none(self) -> None:
-        for _ in range(50):
-            if self.host.injected:
-                self.notices()
-                return
-            threading.Event().wait(0.02)
+        self.assertFalse(any(other.is_alive() for other in waiting))
 
     def test_a_request_that_makes_no_sense_is_denied_and_not_raised(self):
         broken = Request(command=None, description=None, timeout_seconds="soon")
