@@ -37,7 +37,8 @@ def register(ctx: Any) -> None:
     db_path = settings().db_path
     store = Store(lambda: _db_path(db_path), clean=lambda text: shown(text, AUDIT_CHARS))
     getuid = getattr(os, "getuid", None)
-    resolver = Resolver(uid=str(getuid()) if getuid else "local", settings=settings)
+    resolver = Resolver(uid=str(getuid()) if getuid else "local", settings=settings,
+                        monotonic=time.monotonic)
     desk = Desk(store, resolver, settings=settings, draw=_draw,
                 nonce=lambda: secrets.token_hex(16), inject=getattr(ctx, "inject_message", None))
     hooks = Hooks(store, resolver, desk, Doorstep(), settings=settings, clock=time.time)
@@ -51,8 +52,8 @@ def register(ctx: Any) -> None:
 
 
 def _register_hooks(ctx: Any, hooks: Hooks) -> None:
-    for name in ("pre_llm_call", "pre_tool_call", "post_api_request", "post_gateway_admission",
-                 "subagent_start"):
+    for name in ("pre_llm_call", "pre_tool_call", "post_api_request", "pre_gateway_dispatch",
+                 "post_gateway_admission", "subagent_start"):
         ctx.register_hook(name, getattr(hooks, name))
     register_middleware = _surface(ctx, "register_middleware")
     for kind in ("llm_request", "llm_execution"):

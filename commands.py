@@ -44,6 +44,7 @@ from .identity import (
 from .policy import (
     EXPLANATIONS,
     GRANTABLE_BY_INVITE,
+    HOST_REFUSED,
     Bucket,
     Effect,
     Mode,
@@ -258,6 +259,8 @@ def _typist(source: object) -> tuple[bool, Sender | None]:
 
 
 def _carry_out(line: Line) -> Answer:
+    if line.typed == HOST_REFUSED:
+        return _host_refused(line)
     verb, may = TABLE.get(line.typed), verbs_for(line.who.role)
     if verb is None:
         near = difflib.get_close_matches(line.typed, sorted(may), n=1, cutoff=0.5)
@@ -425,11 +428,18 @@ def _help(line: Line) -> Answer:
             raise BadInput(f"{shown(asked, 40)} is not among your commands. "
                            "/many help lists them.")
         return "\n".join(filter(None, [f"/many {verb.usage}", verb.about, verb.more]))
-    lines = _aligned([(verb.name, verb.about) for verb in TABLE.values() if verb.name in may])
+    lines = _aligned([(verb.name, verb.about) for verb in TABLE.values()
+                      if verb.name in may])
     if line.who.role is not None:
         return "\n".join(["Type /many and one of these:", *lines, "/many help VERB says more."])
     door = NOT_ON_ROSTER if line.tx.has_owner() else identity.UNCLAIMED
     return "\n".join([door, "Type /many and one of these:", *lines])
+
+
+def _host_refused(line: Line) -> Answer:
+    """The answer to what the plugin itself writes in the place of a host's refused command."""
+    return (f"/{shown(line.word(0), 40)} is one of the host's own commands, for this bot's owner. "
+            "It was not carried out.")
 
 
 def _whoami(line: Line) -> Answer:

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from .policy import (
     GRANTABLE_BY_INVITE,
@@ -96,7 +97,8 @@ def _spell_active(match: re.Match[str]) -> str:
 MAX_NAME = 40
 _NAME_MAY_NOT_HOLD = frozenset(":`*~|[]<>\\@#\"")
 _RESERVED = frozenset({*VERBS, *(role.value for role in Role), "all", "default", "me",
-                       "the owner", "the terminal", "an owner", "somebody", "nobody", "manyhands"})
+                       "the owner", "the terminal", "an owner", "somebody", "nobody", "manyhands",
+                       "an unidentified call"})
 
 
 def name_key(name: str) -> str:
@@ -297,6 +299,7 @@ class Call:
     args_digest: str
     command: str
     by_grant: bool = False
+    began_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -309,7 +312,8 @@ class Turn:
     account: Account | None
     why: str = ""
     evidence: Evidence = Evidence.TURN
-    via_subagent: bool = False
+    cause: Account | None = None           # of a subagent: whose turn started it
+    others: set[Account] = field(default_factory=set)  # whose words were folded into it
     own_text: str = ""
     block: str = ""
     direct: bool = False
@@ -322,8 +326,11 @@ class Turn:
 # -- evidence to principal ---------------------------------------------------------------------
 
 _VARIABLES = ("PLATFORM", "USER_ID", "USER_NAME", "CHAT_ID", "CHAT_TYPE", "THREAD_ID")
-MAX_TURNS = 4096
-MAX_LINKS = 4096
+MAX_TURNS = 1024
+MAX_LINKS = 1024
+MAX_LINKED = 64            # calls waiting for their handler under one key
+MAX_OWN_TEXT = 8000        # of a turn's message, kept in memory to find it again in a request
+STALE_S = 300.0            # a call whose end nobody reported is over by then
 
 
 def bound_sender(context: contextvars.Context) -> tuple[bool, Sender | None]:
@@ -361,16 +368,67 @@ def sender_of_source(source: object) -> Sender | None:
                   value("chat_type"), value("thread_id"))
 
 
-class Resolver:
-    """Attributes calls. Holds the maps of running turns, links and children, bounded."""
+@dataclass(slots=True)
+class _Waiting:
+    """Calls of one key that wait for their handler, as (account, turn id, instant).
 
-    def __init__(self, *, uid: str, settings: Callable[[], Settings]) -> None:
+    Once two people have met here, every handler is nobody's until all of them have come: which one
+    is whose can never be told apart again.
+    """
+
+    calls: list[tuple[Account | None, str, float]] = field(default_factory=list)
+    mixed: bool = False
+
+    def add(self, account: Account | None, turn_id: str, now: float) -> None:
+        self._forget_stale(now)
+        self.calls.append((account, turn_id, now))
+        self.mixed = self.mixed or len({who for who, _, _ in self.calls}) > 1
+        if len(self.calls) > MAX_LINKED:
+            self.calls.pop(0)
+            self.mixed = True
+
+    def take(self, now: float) -> tuple[bool, Account | None]:
+        self._forget_stale(now)
+        if not self.calls:
+            return False, None
+        account, _, _ = self.calls.pop(0)
+        return True, None if self.mixed else account
+
+    def drop(self, turn_id: str) -> bool:
+        """Forget what this turn left behind; True when nothing waits any more."""
+        if turn_id:
+            self.calls = [call for call in self.calls if call[1] != turn_id]
+        return not self.calls
+
+    def _forget_stale(self, now: float) -> None:
+        self.calls = [call for call in self.calls if now - call[2] < STALE_S]
+        self.mixed = self.mixed and bool(self.calls)
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _trim(kept: OrderedDict[Key, Value], most: int) -> None:
+    """Let the oldest go."""
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+class Resolver:
+    """Attributes calls. Holds the maps of running turns, links and kernels, bounded."""
+
+    def __init__(self, *, uid: str, settings: Callable[[], Settings],
+                 monotonic: Callable[[], float]) -> None:
         """`uid` is this process's user id as text, or a fixed word where there is none."""
         self._settings = settings
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._turns: OrderedDict[str, Turn] = OrderedDict()
-        self._links: OrderedDict[tuple[str, str, str, str], list[Account | None]] = OrderedDict()
-        self._children: OrderedDict[str, Turn] = OrderedDict()
+        self._last_turns: OrderedDict[str, Turn] = OrderedDict()  # of each session
+        self._loose: OrderedDict[str, Turn] = OrderedDict()       # calls of turns nobody mapped
+        self._links: OrderedDict[tuple[str, str, str, str], _Waiting] = OrderedDict()
+        self._kernels: OrderedDict[str, set[Account]] = OrderedDict()
         self._owners: set[Account] = set()
         self._gateway_seen = False
         self.seat = Account("cli", f"uid:{uid}")
@@ -384,12 +442,18 @@ class Resolver:
         if account == self.seat and self._settings().local_seat_policy == "operator":
             return Principal(account, account.key, "the terminal", Role.OWNER, Evidence.SEAT)
         row = tx.person_by_account(platform=account.platform, sender_id=account.sender_id)
+        role = None if row is None else Role(row["role"])
+        self._remember(tx, account, owner=role is Role.OWNER)
         if row is None:
-            self._owners.discard(account)
             return Principal(account, account.key, "", None, evidence)
-        role = Role(row["role"])
-        (self._owners.add if role is Role.OWNER else self._owners.discard)(account)
         return Principal(account, str(row["person_id"]), str(row["name"]), role, evidence)
+
+    def _remember(self, tx: Tx, account: Account, *, owner: bool) -> None:
+        """Who is an owner, for when the store fails: never before the file says so for good."""
+        if not owner:
+            self._owners.discard(account)
+        elif account not in self._owners:
+            tx.after_commit.append(lambda: self._owners.add(account))
 
     def is_known_owner(self, account: Account | None) -> bool:
         """An owner whom this process has identified before; for when the store fails."""
@@ -417,10 +481,16 @@ class Resolver:
     # -- turns
 
     def begin(self, turn: Turn) -> None:
+        """A turn starts. The one before it in its session has ended, whether it said so or not."""
+        turn.own_text = turn.own_text[:MAX_OWN_TEXT]
         with self._lock:
-            self._turns[turn.turn_id] = turn
-            while len(self._turns) > MAX_TURNS:
-                self._turns.popitem(last=False)
+            before = self._last_turns.get(turn.session_id)
+            if before is not None and before is not turn:
+                before.calls.clear()
+                before.own_text = before.block = ""
+            for turns, key in ((self._turns, turn.turn_id), (self._last_turns, turn.session_id)):
+                turns[key] = turn
+                _trim(turns, MAX_TURNS)
 
     def turn(self, turn_id: str) -> Turn | None:
         with self._lock:
@@ -429,40 +499,68 @@ class Resolver:
     def new_request(self, turn_id: str) -> None:
         """The turn asks its model again, so none of its earlier calls is still in flight."""
         with self._lock:
-            turn = self._turns.get(turn_id)
-            if turn is not None:
-                turn.calls.clear()
+            for turns in (self._turns, self._loose):
+                turn = turns.get(turn_id)
+                if turn is not None:
+                    turn.calls.clear()
+            for key in [k for k, waiting in self._links.items() if waiting.drop(turn_id)]:
+                del self._links[key]
 
     def begin_call(self, turn: Turn, call: Call) -> None:
+        """A call was let through; an unmapped turn's counts too, or another would look alone."""
+        call.began_at = self._monotonic()
         with self._lock:
+            if turn.turn_id not in self._turns:
+                turn = self._loose.setdefault(turn.turn_id, turn)
+                _trim(self._loose, MAX_TURNS)
             turn.calls.append(call)
+            if call.tool == "execute_code" and turn.account is not None:
+                self._kernels.setdefault(turn.task_id, set()).add(turn.account)
+                _trim(self._kernels, MAX_TURNS)
 
     def in_flight(self, matches: Callable[[Call], bool]) -> list[tuple[Turn, Call]]:
+        since = self._monotonic() - STALE_S
         with self._lock:
-            return [(turn, call) for turn in self._turns.values() for call in turn.calls
-                    if matches(call)]
+            turns = [*self._turns.values(), *self._loose.values()]
+            return [(turn, call) for turn in turns for call in turn.calls
+                    if call.began_at >= since and matches(call)]
 
-    def adopt(self, *, parent_turn_id: str, child_session_id: str) -> None:
-        """Remember which turn started a subagent (the host's `subagent_start`)."""
+    def use_up(self, call: Call) -> bool:
+        """True once for a call that a grant let through: its approval answers one prompt."""
         with self._lock:
-            parent = self._turns.get(parent_turn_id)
-            if parent is None or not child_session_id:
-                return
-            self._children[child_session_id] = parent
-            while len(self._children) > MAX_TURNS:
-                self._children.popitem(last=False)
+            first, call.by_grant = call.by_grant, False
+            return first
 
-    def parent_of(self, child_session_id: str) -> Turn | None:
+    def kernel_users(self, task_id: str) -> frozenset[Account]:
+        """Who has run code in this task's kernel, which outlives their turns."""
         with self._lock:
-            return self._children.get(child_session_id)
+            return frozenset(self._kernels.get(task_id, ()))
+
+    def adopt(self, tx: Tx, *, parent_turn_id: str, child_session_id: str, now: float) -> None:
+        """Write down which turn started a subagent (the host's `subagent_start`)."""
+        parent = self.turn(parent_turn_id)
+        cause = None if parent is None else parent.account or parent.cause
+        if parent is not None and cause is not None and child_session_id:
+            tx.record_lineage(session_id=child_session_id, account=cause.key, chat=parent.origin,
+                              now=now)
 
     # -- calls
 
     def of_turn(self, tx: Tx, turn: Turn) -> Principal:
-        if turn.account is None:
-            return self._unknown(turn.why, frees=turn.evidence is not Evidence.SUBAGENT)
-        who = self.principal(tx, turn.account, turn.evidence)
-        return replace(who, via_subagent=True) if turn.via_subagent else who
+        if turn.account is not None:
+            return self.principal(tx, turn.account, turn.evidence)
+        if turn.evidence is Evidence.SUBAGENT:
+            return self._of_child(tx, turn.cause)
+        return self._unknown(turn.why)
+
+    def _of_child(self, tx: Tx, cause: Account | None) -> Principal:
+        """A subagent's call: its causer's as they are now, or nobody's, as the setting says."""
+        if self._settings().subagent_policy != "inherit":
+            return nobody("subagents are held to what a guest may use; the operator's setting "
+                          "subagent_policy: inherit changes that")
+        if cause is None:
+            return nobody("it came from a subagent, and which turn started that is not known")
+        return replace(self.principal(tx, cause, Evidence.SUBAGENT), via_subagent=True)
 
     def of_call(self, tx: Tx, *, turn_id: str, session_id: str,
                 task_id: str) -> tuple[Principal, Turn | None]:
@@ -482,7 +580,7 @@ class Resolver:
         if len(running) != 1:
             return self._unknown(
                 AMBIGUOUS if running else "no execute_code is running where it came from",
-                frees=not self._is_of_child(lambda turn: turn.task_id == task_id)), None
+                frees=not self._is_of_child(task_id)), None
         turn = next(iter(running.values()))
         who = self.of_turn(tx, turn)
         return (replace(who, evidence=Evidence.CODE) if who.is_identified else who), turn
@@ -491,19 +589,21 @@ class Resolver:
         """A turn nobody mapped (the host's own review): the only person who ever spoke there."""
         if not session_id:
             return self._unknown("it named no session")
+        lineage = tx.lineage(session_id=session_id)
+        if lineage is not None:
+            return replace(self._of_child(tx, Account.of_key(str(lineage["account"]))),
+                           background=True)
         speakers = [self.principal(tx, Account.of_key(key), Evidence.SESSION)
                     for key in tx.speakers(session_id=session_id)]
-        people = {who.person_id for who in speakers}
-        if len(people) != 1:
-            child = (self.parent_of(session_id) is not None
-                     or self._is_of_child(lambda turn: turn.session_id == session_id))
-            return self._unknown(AMBIGUOUS if people else "nobody has spoken in its session",
-                                 frees=not child)
+        if len({who.person_id for who in speakers}) != 1:
+            return self._unknown(AMBIGUOUS if speakers else "nobody has spoken in its session",
+                                 frees=not self._is_of_child(session_id))
         return replace(speakers[0], evidence=Evidence.SESSION, background=True)
 
-    def _is_of_child(self, matches: Callable[[Turn], bool]) -> bool:
+    def _is_of_child(self, session_or_task: str) -> bool:
         with self._lock:
-            return any(turn.evidence is Evidence.SUBAGENT and matches(turn)
+            return any(turn.evidence is Evidence.SUBAGENT
+                       and session_or_task in (turn.session_id, turn.task_id)
                        for turn in self._turns.values())
 
     def _unknown(self, why: str, *, frees: bool = True) -> Principal:
@@ -513,29 +613,26 @@ class Resolver:
 
     # -- tool handlers of ours
 
-    def link(self, key: tuple[str, str, str, str], account: Account | None) -> None:
+    def link(self, key: tuple[str, str, str, str], account: Account | None,
+             turn_id: str = "") -> None:
         """Attribute the handler call that follows: (session, task, tool, arguments' digest).
 
         A call of nobody's is linked as well, or it could use up the link of somebody else's.
         """
+        now = self._monotonic()
         with self._lock:
-            self._links.setdefault(key, []).append(account)
-            while len(self._links) > MAX_LINKS:
-                self._links.popitem(last=False)
+            self._links.setdefault(key, _Waiting()).add(account, turn_id, now)
+            _trim(self._links, MAX_LINKS)
 
     def unlink(self, key: tuple[str, str, str, str]) -> tuple[bool, Account | None]:
-        """(was linked, to whom); used up by this. Two people under one key is nobody."""
+        """(was linked, to whom); used up by this. Two people under one key are nobody."""
+        now = self._monotonic()
         with self._lock:
             waiting = self._links.get(key)
-            if not waiting:
-                return False, None
-            if len(set(waiting)) > 1:
+            linked, account = (False, None) if waiting is None else waiting.take(now)
+            if waiting is not None and not waiting.calls:
                 del self._links[key]
-                return True, None
-            account = waiting.pop()
-            if not waiting:
-                del self._links[key]
-            return True, account
+            return linked, account
 
     def of_handler(self, tx: Tx, *, session_id: str, task_id: str, tool: str,
                    args_digest: str) -> Principal:
@@ -639,6 +736,7 @@ def until_midnight(now: float) -> str:
 MAX_WRONG_CODES = 5
 LOCKOUT_S = 600.0
 REFUSAL_EVERY_S = 60.0
+MAX_WINDOWS = 10_000
 CLAIM_TTL_S = 600.0
 
 UNCLAIMED = ("This bot has no owner yet, so it answers nobody. Whoever runs it claims it like "
@@ -652,6 +750,8 @@ BUDGET_USED = "Today's token budget is used up, so this message was not answered
 WRONG_CODE = ("That code is not valid here: it may be mistyped, used or expired. "
               "Ask for a new one.")
 KEPT_CODE = "You are already on the roster, as {role}; the code was not used."
+# How a door's answer begins; what such an answer was given to is kept out of later requests.
+DOOR_ANSWERS = (UNCLAIMED, INVITE_ONLY, CLOSED, IS_BLOCKED, WRONG_CODE, "Too many wrong codes.")
 STORE_DOWN = ("The bot cannot reach its records right now, so it answers nobody but its owner. "
               "Nothing was run. Please try again later.")
 
@@ -684,6 +784,7 @@ class Ending(StrEnum):
     OVER_BUDGET = "over budget"
     JOIN = "join"
     JOINED = "joined"
+    COMMAND = "host command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -783,6 +884,8 @@ def change_role(tx: Tx, person_id: str, role: Role, *, by: str, now: float) -> N
     """Set a role; what was asked or granted under the old one ends with it."""
     tx.set_role(person_id=person_id, role=role.value)
     tx.end_asks(person_id=person_id, now=now)
+    if role is not Role.OWNER:
+        tx.drop_invites(made_by=person_id)
     tx.record(now=now, kind="policy", event="role", person_id=person_id,
               detail=f"now {role.value}, by {by}")
 
@@ -881,6 +984,7 @@ class Doorstep:
         with self._lock:
             self._windows.pop((account.key, ending.value), None)
             self._windows[account.key, ending.value] = _Window(now)
+            _trim(self._windows, MAX_WINDOWS)
 
     def take_closed(self, *, now: float, all_of_them: bool = False) -> list[tuple[str, int]]:
         """(account key, messages) of every window that is over and had more than one message."""

@@ -8,8 +8,8 @@ the same `Standing`, so no rule lives outside this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from string import Template
 
@@ -65,6 +65,7 @@ class Reason(StrEnum):
     UNNAMED = "unnamed"
     UNIDENTIFIED = "unidentified"
     NOT_ON_ROSTER = "not_on_roster"
+    SEVERAL = "several"
 
 
 # -- tool names and buckets --------------------------------------------------------------------
@@ -281,6 +282,17 @@ def decide(who: Standing, tool: str) -> Decision:
     return UNNAMED
 
 
+def decide_together(standings: Sequence[Standing], tool: str) -> Decision:
+    """For a call in which several people have a hand: what each may run without asking.
+
+    None of our own tools is: their answers are one person's.
+    """
+    decision = decide_all([replace(who, may_ask=False) for who in standings], tool)
+    if decision.state is State.ALLOW and tool not in OUR_TOOLS:
+        return decision
+    return Decision(State.REFUSE, Reason.SEVERAL)
+
+
 _STRICTNESS = {State.ALLOW: 0, State.ASK: 1, State.REFUSE: 2}
 
 
@@ -334,6 +346,23 @@ def verbs_for(role: Role | None) -> frozenset[str]:
     return {Role.OWNER: VERBS, Role.BLOCKED: BLOCKED_VERBS}.get(role, PERSON_VERBS)
 
 
+# The host's own slash commands that people may type. The others act on the whole bot, start turns
+# under somebody else's name in a shared session, or answer the host's approval prompts.
+_HARMLESS = frozenset({"start", "help", "commands", "whoami", "new", "reset", "stop", "status"})
+
+
+HOST_REFUSED = "host-command"  # what is written after /many in the place of a refused one
+
+
+def may_type_host_command(role: Role | None, command: str) -> bool:
+    """Whether somebody of this role may use one of the host's own commands; None is a stranger."""
+    if command == "many" or role is Role.OWNER:
+        return True
+    if role is None:
+        return command == "start"
+    return role is not Role.BLOCKED and command in _HARMLESS
+
+
 def sees_house(role: Role | None) -> bool:
     """May read other people's trail, platform ids and the whole approval queue."""
     return role is Role.OWNER
@@ -382,6 +411,10 @@ _NOT_YOURS = ("Refused: $tool is not among the tools that you can use here as a 
 REFUSALS: Mapping[Reason, Template] = {reason: Template(text) for reason, text in {
     Reason.BLOCKED: "Refused: this account is blocked here, so $tool was not run and nothing else "
                     "will be. Only the bot's owner can change that.",
+    Reason.SEVERAL: "Refused: more than one person's words are in this turn, so it has only what "
+                    "each of them may run without asking, and $tool is not part of that. Nothing "
+                    "was run and nobody was asked. Ask for it again, as a $role, in a message of "
+                    "your own.",
     Reason.NOT_ON_ROSTER: "Refused: this account is not on this bot's roster, so $tool was not "
                           "run. The bot's owner can send an invite.",
     Reason.LOCKED: "Refused: the bot is in lockdown, in which a $role runs nothing, so $tool was "
@@ -436,6 +469,7 @@ EXPLANATIONS: Mapping[Reason, str] = {
     Reason.UNNAMED: "no list names it, and a tool that nobody named is refused",
     Reason.UNIDENTIFIED: "the call carried no identity",
     Reason.NOT_ON_ROSTER: "this account is not on the roster",
+    Reason.SEVERAL: "several people's words are in the turn, and the lowest of their rights apply",
 }
 
 

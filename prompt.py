@@ -16,6 +16,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,8 @@ ANSWER_HEAD = "[manyhands] "
 STAND_IN = "[manyhands: a private message of the plugin stood here; no model has read it]"
 RESUMED = "[manyhands: the owner approved an earlier call, and it was made again here]"
 REMOVED = "[manyhands: removed]"
+UNWELCOME = ("[manyhands: words of somebody who may not use this bot stood here; go on without "
+             "them]")
 
 TURN_BEGIN, TURN_END = "<manyhands-turn>", "</manyhands-turn>"
 CARD_BEGIN, CARD_END = "<manyhands-card>", "</manyhands-card>"
@@ -41,7 +44,9 @@ class Rewrite:
     """All that a rewrite depends on; the defaults withhold and add nothing.
 
     `notices` are the nonces whose notice and answer get a stand-in; `resumes` those whose notice
-    gets the plugin's own words, and whose answer is the model's and stays.
+    gets the plugin's own words, and whose answer is the model's and stays. `unwelcome` are the
+    senders (as `folds` names them) whose folded-in texts are dropped; `refusals` begin the answers
+    that a door gave, which are dropped together with what was refused.
     """
 
     card: str = ""
@@ -50,6 +55,24 @@ class Rewrite:
     withhold: bool = True
     notices: frozenset[str] = frozenset()
     resumes: Mapping[str, str] = field(default_factory=dict)
+    unwelcome: frozenset[str] = frozenset()
+    refusals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """Who sent the texts that the host folded in, by the ids in the host's own marks.
+
+    `now` are those behind the turn's own message, `ever` those anywhere in the request. An id can
+    be a hash of the real one; "" is a text that names nobody. The marks can be typed by anyone,
+    so they may only ever reduce rights.
+    """
+
+    now: frozenset[str]
+    ever: frozenset[str]
+
+
+NO_FOLDS = Folds(frozenset(), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +173,11 @@ _MODE_LINES: Mapping[str, str] = {
 }
 
 
+def several_card(*, mode: str = "") -> str:
+    """The card of a turn in which words of more than one person stand."""
+    return _card("Several people's words are in this turn; the lowest of their rights apply.", mode)
+
+
 def _card(who: str, mode: str) -> str:
     lines = [
         who,
@@ -192,6 +220,10 @@ def rewrite(request: Mapping[str, object], api_mode: str, how: Rewrite) -> dict[
     for message in messages:
         if message.get("role") not in _SYSTEM_ROLES:
             _scrub(message, shape, _tags(how))
+    _drop_unwelcome(messages, how)
+    for message in messages:
+        if message.get("role") == "user":
+            _neutralise(message)
     _swap_notices(messages, how)
     _place_block(messages, shape, how)
     if how.card:
@@ -886,6 +918,116 @@ def _list_below(lines: Sequence[_Line], head: int) -> Iterator[int]:
         yield index
 
 
+# --- other people's words ------------------------------------------------------------------------
+
+_FOLD_OPENS = re.compile(
+    r"^[ \t]*+(?=" + "|".join(map(re.escape, _FOLD_INS)) + ")", re.MULTILINE)
+_FOLD_ORIGIN = re.compile(
+    r"^Gateway message origin \(JSON data, not instructions or authorization\):[ \t]*\r?\n(.*)$",
+    re.MULTILINE)
+
+
+def folds(request: Mapping[str, object], api_mode: str, own_text: str) -> Folds:
+    """Who else's words stand in a request; raises ShapeError if it is not understood."""
+    shape = _shape_of(request, api_mode)
+    messages = _messages({shape.messages: request[shape.messages]}, shape)
+    own = _own_message(messages, _folded(own_text))
+    now: set[str] = set()
+    ever: set[str] = set()
+    behind = own is None
+    for message in messages:
+        if message.get("role") != "user":
+            continue
+        for text in _texts(message):
+            whole = text.read()
+            start = _end_of(own_text, whole) if message is own else 0
+            for _, _, sender in _fold_regions(whole, start):
+                ever.add(sender)
+                now.update({sender} if behind or message is own else ())
+        behind = behind or message is own
+    return Folds(frozenset(now), frozenset(ever))
+
+
+def _end_of(own_text: str, text: str) -> int:
+    """Where the turn's own words end in its message, by content: the copy can differ in blanks."""
+    words = own_text.split()
+    position = 0
+    for word in words:
+        found = text.find(word, position)
+        if found < 0:
+            return 0
+        position = found + len(word)
+    return position
+
+
+def _fold_regions(text: str, start: int) -> list[tuple[int, int, str]]:
+    """(begin, end, sender) of every folded-in text from `start` on.
+
+    Everything behind an origin up to the next opening mark counts as its sender's: a second
+    origin inside can have been typed by the first sender, so it never ends the first one's words.
+    """
+    opens = [m.start() for m in _FOLD_OPENS.finditer(text, start)]
+    regions = []
+    for begin, end in pairwise([*opens, len(text)]):
+        origins = list(_FOLD_ORIGIN.finditer(text, begin, end))
+        if not origins:
+            regions.append((begin, end, ""))
+        for number, origin in enumerate(origins):
+            regions.append((origin.start() if number else begin, end, _sender_in(origin[1])))
+    return regions
+
+
+def _sender_in(line: str) -> str:
+    """The user id in the JSON of an origin line; "" when it holds none."""
+    try:
+        origin = json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    sender = origin.get("user_id") if isinstance(origin, dict) else None
+    return sender if isinstance(sender, str) else ""
+
+
+def _drop_unwelcome(messages: Sequence[dict[str, Any]], how: Rewrite) -> None:
+    """Take out what people said who may not use the bot: folded in, or refused at a door."""
+    wanted = _folded(_clean(how.own_text, _tags(how)))
+    own = _own_message(messages, wanted)
+    last_user: dict[str, Any] | None = None
+    for message in messages:
+        texts = _texts(message)
+        if message.get("role") == "user":
+            last_user = message
+            for text in texts:
+                start = _end_of(wanted, text.read()) if message is own else 0
+                _drop_folds(text, start, how.unwelcome)
+        elif message.get("role") in ("assistant", "model") and any(
+                text.read().lstrip().startswith(how.refusals) for text in texts if how.refusals):
+            for text in [*texts, *(_texts(last_user) if last_user is not None else ())]:
+                text.write(UNWELCOME)
+
+
+def _drop_folds(text: _Text, start: int, unwelcome: frozenset[str]) -> None:
+    whole = text.read()
+    for begin, end, sender in reversed(_fold_regions(whole, start)):
+        if sender in unwelcome:
+            kept = whole[:begin].rstrip()
+            whole = f"{kept}\n\n{UNWELCOME}{whole[end:]}".lstrip("\n")
+    if whole != text.read():
+        text.write(whole)
+
+
+_TYPED_MARKS = re.compile(r"^(?=[ \t]*+(?:\[manyhands\]|Speaking now:))", re.MULTILINE)
+
+
+def _marked_as_typed(text: str) -> str:
+    """Lines that look like the plugin's own words get a quotation mark; the real ones come last."""
+    return _TYPED_MARKS.sub("> ", text)
+
+
+def _neutralise(message: dict[str, Any]) -> None:
+    for text in _texts(message):
+        text.write(_marked_as_typed(text.read()))
+
+
 def _swap_notices(messages: Sequence[dict[str, Any]], how: Rewrite) -> None:
     """Stand-ins for notices that the store knows, and for whatever was answered to them.
 
@@ -938,7 +1080,7 @@ def _place_block(messages: Sequence[dict[str, Any]], shape: _Shape, how: Rewrite
     Not as a part of their own: the host splits and marks parts for the provider's cache from call
     to call, and the same text must stay the same content.
     """
-    wanted = _folded(_clean(how.own_text, _tags(how)))
+    wanted = _folded(_marked_as_typed(_clean(how.own_text, _tags(how))))
     message = _own_message(messages, wanted) if how.block else None
     if message is None:
         return

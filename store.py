@@ -120,6 +120,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
         first_at   REAL NOT NULL,
         last_at    REAL NOT NULL,
         PRIMARY KEY (session_id, speaker)) WITHOUT ROWID""",
+    """CREATE TABLE lineage (
+        session_id TEXT PRIMARY KEY,
+        account    TEXT NOT NULL,
+        chat       TEXT NOT NULL,
+        started_at REAL NOT NULL) WITHOUT ROWID""",
     """CREATE TABLE invites (
         invite_id   INTEGER PRIMARY KEY AUTOINCREMENT,
         code_hash   TEXT NOT NULL UNIQUE,
@@ -236,20 +241,19 @@ def terms(text: str, limit: int = _MAX_TERMS) -> list[str]:
 
 def _words(text: str) -> Iterator[str]:
     """Runs of letters, marks and digits, cut where a script without spaces begins or ends."""
-    word, unspaced = "", False
+    word: list[str] = []
+    unspaced = False
     for char in text:
-        if unicodedata.category(char)[0] not in "LMN":
-            if word:
-                yield word
-            word = ""
-            continue
+        counts = unicodedata.category(char)[0] in "LMN"
         here = _within(char, _UNSPACED)
-        if word and here is not unspaced:
-            yield word
-            word = ""
-        word, unspaced = word + char, here
+        if word and (not counts or here is not unspaced):
+            yield "".join(word)
+            word = []
+        if counts:
+            word.append(char)
+            unspaced = here
     if word:
-        yield word
+        yield "".join(word)
 
 
 def _terms_of(word: str) -> Iterator[str]:
@@ -381,6 +385,15 @@ def _connect(path: Path) -> sqlite3.Connection:
     return conn
 
 
+def _identity_of(path: Path) -> tuple[Path, int, int]:
+    """Which file stands under this path now; zeros for none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path, 0, 0
+    return path, found.st_dev, found.st_ino
+
+
 class Store:
     """One connection behind one lock, opened at first use.
 
@@ -394,16 +407,21 @@ class Store:
         self._clean = clean
         self._lock = threading.RLock()
         self._conn: sqlite3.Connection | None = None
+        self._opened: tuple[Path, int, int] = (Path(), 0, 0)
+        self._busy_ms = 0
         self._deferred: deque[dict[str, Value]] = deque(maxlen=1000)
 
     @contextmanager
-    def transaction(self) -> Iterator[Tx]:
+    def transaction(self, *, patience_s: float | None = None) -> Iterator[Tx]:
         """Commit on return, roll back on any exception. Does not nest: pass the tx down.
 
-        Raises StoreError (StoreBusy, StoreUnusable) for whatever SQLite cannot do.
+        `patience_s` bounds how long a busy file and a busy thread are each waited for, when that
+        has to be less than usual. Raises StoreError (StoreBusy, StoreUnusable) for whatever
+        SQLite cannot do.
         """
-        with self._locked(), self._translated():
+        with self._locked(patience_s), self._translated():
             conn = self._idle()
+            self._wait_at_most(conn, BUSY_TIMEOUT_S if patience_s is None else patience_s)
             try:
                 conn.execute("BEGIN IMMEDIATE")
                 tx = Tx(conn, self._clean)
@@ -416,6 +434,8 @@ class Store:
             for row in written:
                 with suppress(ValueError):  # meanwhile a full queue has let go of it
                     self._deferred.remove(row)
+            for callback in tx.after_commit:
+                callback()
 
     @contextmanager
     def durable_transaction(self) -> Iterator[Tx]:
@@ -442,8 +462,8 @@ class Store:
             self._drop()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
+    def _locked(self, patience_s: float | None = None) -> Iterator[None]:
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S if patience_s is None else patience_s):
             raise StoreBusy("another thread held the store for too long")
         try:
             yield
@@ -475,7 +495,17 @@ class Store:
         except (OverflowError, UnicodeEncodeError) as error:  # half a surrogate pair, 2**63
             raise StoreError(f"the store cannot hold a value ({error})") from error
 
+    def _wait_at_most(self, conn: sqlite3.Connection, patience_s: float) -> None:
+        wanted = max(0, round(min(patience_s, BUSY_TIMEOUT_S) * 1000))
+        if wanted != self._busy_ms:
+            conn.execute(f"PRAGMA busy_timeout = {wanted:d}")
+            self._busy_ms = wanted
+
     def _idle(self) -> sqlite3.Connection:
+        if self._conn is not None and self._opened != _identity_of(self._opened[0]):
+            self._drop()
+            raise StoreError("the store's file has been moved, replaced or deleted under a running "
+                             "bot; the file that is there now is opened at the next call")
         conn = self._conn or self._open()
         if conn.in_transaction:
             raise StoreError("a transaction is already open on this thread")
@@ -488,6 +518,7 @@ class Store:
         _prepare_place(path)
         _look(path)
         self._conn = _connect(path)
+        self._opened, self._busy_ms = _identity_of(path), round(BUSY_TIMEOUT_S * 1000)
         for mine in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
             with suppress(OSError):  # a file of another account works, or fails at the first write
                 if mine.stat().st_mode & 0o077:
@@ -513,6 +544,7 @@ class Tx:
     def __init__(self, conn: sqlite3.Connection, clean: Callable[[str], str]) -> None:
         self._conn = conn
         self._clean = clean
+        self.after_commit: list[Callable[[], None]] = []  # what memory may only know then
 
     def _one(self, sql: str, params: Mapping[str, Value]) -> Row | None:
         row: Row | None = self._conn.execute(sql, params).fetchone()
@@ -638,6 +670,11 @@ class Tx:
                         WHERE account IN (SELECT key FROM mine)) AS wrong_codes""",
             {"person_id": person_id})
 
+    def accounts_on(self, *, platform: str) -> list[Row]:
+        return self._all(
+            "SELECT sender_id FROM accounts WHERE platform = :platform LIMIT 10000",
+            {"platform": platform})
+
     def next_number(self, *, name: str) -> int:
         """1, 2, 3 … for this name; a number is never given twice."""
         row = self._one(
@@ -720,6 +757,17 @@ class Tx:
                          {"session_id": session_id})
         return [str(row["speaker"]) for row in rows]
 
+    def record_lineage(self, *, session_id: str, account: str, chat: str, now: float) -> None:
+        """Whose turn started the subagent that runs in this session, and in which chat."""
+        self._run(
+            """INSERT INTO lineage (session_id, account, chat, started_at)
+               VALUES (:session_id, :account, :chat, :now) ON CONFLICT (session_id) DO NOTHING""",
+            {"session_id": session_id, "account": account, "chat": chat, "now": now})
+
+    def lineage(self, *, session_id: str) -> Row | None:
+        return self._one("SELECT account, chat FROM lineage WHERE session_id = :session_id",
+                         {"session_id": session_id})
+
     # -- invites, claims, wrong codes ----------------------------------------------------------
 
     def add_invite(self, *, code_hash: str, role: str, made_by: str, now: float,
@@ -749,6 +797,11 @@ class Tx:
             """DELETE FROM invites
                 WHERE invite_id = :invite_id AND redeemed_at IS NULL AND expires_at > :now""",
             {"invite_id": invite_id, "now": now}) == 1
+
+    def drop_invites(self, *, made_by: str) -> int:
+        """Whoever may no longer invite leaves no open invite behind."""
+        return self._run("DELETE FROM invites WHERE made_by = :made_by AND redeemed_at IS NULL",
+                         {"made_by": made_by})
 
     def put_claim(self, *, code_hash: str, now: float, expires_at: float) -> None:
         """The one live claim code; an earlier one stops working."""
@@ -864,10 +917,10 @@ class Tx:
             {"person_id": person_id, "tool": tool, "args_digest": args_digest})
 
     def prompts_since(self, *, person_id: str, since: float) -> list[float]:
-        """When this person's asks that reached an owner were parked, oldest first."""
+        """When this person's asks that reached an owner were parked, the host's own among them."""
         rows = self._all(
             """SELECT parked_at FROM approvals
-                WHERE person_id = :person_id AND kind = 'tool' AND parked_at > :since
+                WHERE person_id = :person_id AND parked_at > :since
                   AND (outcome IS NULL OR outcome <> 'withdrawn') ORDER BY parked_at LIMIT 50""",
             {"person_id": person_id, "since": since})
         return [float(row["parked_at"]) for row in rows]

@@ -46,6 +46,7 @@ NOTHING_HERE = "There is nothing here for you."
 MAX_REASON = 300
 MAX_HOST_WAITING = 5        # the host has eight workers; the sixth waiting call would fill them
 POLL_S = 0.5
+PATIENCE_S = 0.5            # with a busy store, where the host's own time is running
 
 # Platforms whose private chat has the person's own id, so that a DM needs no earlier message.
 DIRECT_BY_ID = frozenset({"telegram", "whatsapp", "signal", "sms", "email"})
@@ -85,6 +86,7 @@ def _plain(value: object) -> object:
 # -- what an owner reads -----------------------------------------------------------------------
 
 _MARGIN = "| "
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,60}")  # any other argument's name is quoted
 _SHORT_VALUE = 240     # characters; a longer value is cut, and stands behind the short ones
 _BODY_CHARS = 2000     # what the arguments of a prompt take of a phone's message
 _MOST_CHARS = 2600
@@ -107,7 +109,8 @@ def _arguments(args_json: str) -> list[tuple[str, list[str]]]:
     found = []
     for name, value in args.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        found.append((text, _value_lines(shown(name), value, text)))
+        plain = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+        found.append((text, _value_lines(shown(plain), value, text)))
     return found or [("", ["(no arguments)"])]
 
 
@@ -277,6 +280,7 @@ class Outcome:
     runs: bool
     text: str = ""
     ask_id: int = 0
+    bound: bool = False  # runs by a grant for exactly these arguments
 
 
 # -- the desk ----------------------------------------------------------------------------------
@@ -319,7 +323,7 @@ class Desk:
         if spent is not None:
             tx.record(now=now, kind="approval", event="spent", person_id=who.person_id,
                       tool=tool, code=str(spent["code"]))
-            return Outcome(True)
+            return Outcome(True, bound=spent["binding"] == "arguments")
         refused = self._refused_already(tx, who, tool, args, now=now)
         if refused:
             return Outcome(False, refused)
@@ -338,15 +342,21 @@ class Desk:
             return (f"Refused: the owner said no to this call of {shown(tool, 100)} "
                     f"{ago(float(denied['closed_at']), now)}.{reason} Nothing was run and nobody "
                     "was asked again. Tell the person.")
-        prompts = tx.prompts_since(person_id=who.person_id, since=now - PROMPT_WINDOW_S)
         open_ask = tx.open_ask(person_id=who.person_id, tool=tool)
         repeats = open_ask is not None and open_ask["args_digest"] == args.digest
-        if len(prompts) >= PROMPTS_PER_WINDOW and not repeats:
-            wait = prompts[-PROMPTS_PER_WINDOW] + PROMPT_WINDOW_S - now
+        wait = 0.0 if repeats else self.asks_too_often(tx, who.person_id, now=now)
+        if wait:
             return (f"Refused: the owner has been asked {PROMPTS_PER_WINDOW} times in 10 minutes "
                     f"on this person's behalf. {shown(tool, 100)} was not run and nobody was "
-                    f"asked. Try again in {_span(max(1.0, wait))}.")
+                    f"asked. Try again in {_span(wait)}.")
         return ""
+
+    def asks_too_often(self, tx: Tx, person_id: str, *, now: float) -> float:
+        """Seconds until owners may be asked on this person's behalf again; 0.0 is now."""
+        prompts = tx.prompts_since(person_id=person_id, since=now - PROMPT_WINDOW_S)
+        if len(prompts) < PROMPTS_PER_WINDOW:
+            return 0.0
+        return max(1.0, prompts[-PROMPTS_PER_WINDOW] + PROMPT_WINDOW_S - now)
 
     def _ask_again(self, tx: Tx, ask: Row, *, now: float) -> Outcome:
         """The same call while its ask is open: the same code, and no second prompt."""
@@ -765,29 +775,32 @@ class HostTransport:
             return request.respond("deny")
 
     def _choice(self, request: Any) -> str:
+        """Decided within the host's own time, a busy store's waits included."""
+        limit = float(request.timeout_seconds)
+        deadline = self._monotonic() + limit - max(2.0, limit * 0.1)
         matches = self._resolver.in_flight(
             lambda call: bool(call.command) and call.command == request.command)
         alone = matches[0] if len(matches) == 1 else None
-        with self._store.transaction() as tx:
+        with self._store.transaction(patience_s=PATIENCE_S) as tx:
             who = self._resolver.of_turn(tx, alone[0]) if alone else None
         if alone is not None and who is not None and who.is_owner and who.is_identified:
             return self._owners_own(alone[0], who)
-        if alone is not None and alone[1].by_grant:
+        if alone is not None and self._resolver.use_up(alone[1]):
             return "once"
         if not self._slots.acquire(blocking=False):
             log.warning("manyhands: more than %d host approvals waiting; denied", MAX_HOST_WAITING)
             return "deny"
         try:
-            return self._ask_owners(request, who, alone)
+            return self._ask_owners(request, who, alone, deadline)
         finally:
             self._slots.release()
 
     def _owners_own(self, turn: Turn, who: Principal) -> str:
         """Back to the host's prompt where only the owner can answer; denied in a room."""
-        if turn.direct:
+        if turn.direct and not turn.others:
             raise HandBack("an owner's own call in a direct chat or on the terminal")
         now = self._clock()
-        with self._store.transaction() as tx:
+        with self._store.transaction(patience_s=PATIENCE_S) as tx:
             tx.record(now=now, kind="approval", event="denied in a room", person_id=who.person_id)
             self._desk.tell_owners(tx, "A dangerous command of yours in a room was denied, because "
                                        "anybody there could have answered its prompt. Run it from "
@@ -796,42 +809,42 @@ class HostTransport:
         self._desk.send(waiting)
         return "deny"
 
-    def _ask_owners(self, request: Any, who: Principal | None,
-                    alone: tuple[Turn, Call] | None) -> str:
+    def _ask_owners(self, request: Any, who: Principal | None, alone: tuple[Turn, Call] | None,
+                    deadline: float) -> str:
         now = self._clock()
-        limit = float(request.timeout_seconds)
-        wait_s = min(self._settings().approval_timeout_s, limit - max(2.0, limit * 0.1))
+        wait_s = min(self._settings().approval_timeout_s, deadline - self._monotonic())
         if wait_s <= 0:
             return "deny"
         args = Arguments.of({"command": request.command, "why": request.description})
         person_id = who.person_id if who is not None and who.role is not None else ""
-        with self._store.transaction() as tx:
+        with self._store.transaction(patience_s=PATIENCE_S) as tx:
             owners = self._desk.owner_addresses(tx)
             if not owners or (who is not None and who.role in (None, Role.BLOCKED)):
                 return self._denied(tx, person_id, "no owner reachable", now=now)
+            if self._desk.asks_too_often(tx, person_id, now=now):
+                return self._denied(tx, person_id, "asked too often", now=now)
             tool = alone[1].tool if alone else "a command"
             ask_id, code = self._desk.file_host(tx, person_id=person_id, tool=tool, args=args,
                                                 owners=owners, now=now, expires_at=now + wait_s)
             waiting = self._desk.take_unsent(tx, now=now)
         if ask_id in self._desk.send(waiting) or not waiting:
-            with self._store.transaction() as tx:
+            with self._store.transaction(patience_s=PATIENCE_S) as tx:
                 tx.close_ask(ask_id=ask_id, outcome="withdrawn", answered_by="", reason="",
                              now=self._clock())
                 return self._denied(tx, person_id, "no owner reachable", now=now)
-        return self._wait(ask_id, code, wait_s)
+        return self._wait(ask_id, code, deadline=min(deadline, self._monotonic() + wait_s))
 
     def _denied(self, tx: Tx, person_id: str, event: str, *, now: float) -> str:
         tx.record(now=now, kind="approval", event=event, person_id=person_id)
         return "deny"
 
-    def _wait(self, ask_id: int, code: str, wait_s: float) -> str:
-        """Poll: the answer can be typed in another process. Bounded by the ask's own deadline."""
-        deadline = self._monotonic() + wait_s
-        while self._monotonic() < deadline:
+    def _wait(self, ask_id: int, code: str, *, deadline: float) -> str:
+        """Poll: the answer can be typed in another process. Never past the deadline for long."""
+        while (left := deadline - self._monotonic()) > 0:
             with self._desk.answered:
-                self._desk.answered.wait(POLL_S)
+                self._desk.answered.wait(min(POLL_S, left))
             try:
-                with self._store.transaction() as tx:
+                with self._store.transaction(patience_s=min(POLL_S, left)) as tx:
                     self._desk.sweep(tx, now=self._clock())
                     ask = tx.ask(ask_id=ask_id)
             except StoreError:

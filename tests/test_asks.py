@@ -52,7 +52,8 @@ class RandomLives(StoreCase):
         super().setUp()
         self.add(MINH, "member", "Minh")
         self.add("telegram:111", "owner", "Boss")
-        self.resolver = identity.Resolver(uid=UID, settings=policy.Settings)
+        self.resolver = identity.Resolver(uid=UID, settings=policy.Settings,
+                                           monotonic=lambda: 0.0)
         self.desk = transport.Desk(
             self.store, self.resolver, settings=policy.Settings, draw=counting_draw(),
             nonce=iter(map(str, range(10**9))).__next__, inject=None)

@@ -54,7 +54,8 @@ class VerbCase(StoreCase):
         self.settings = policy.Settings()
         self.injected: list[str] = []
         self.resolver = identity.Resolver(uid=UID.removeprefix("uid:"),
-                                          settings=lambda: self.settings)
+                                          settings=lambda: self.settings,
+                                          monotonic=lambda: 0.0)
         nonces = iter(f"{n:032x}" for n in range(10**6))
         self.draw = counting_draw()
         self.desk = transport.Desk(
@@ -63,7 +64,8 @@ class VerbCase(StoreCase):
         self.commands = self.command_of(self.resolver)
         # The terminal is another process, which has shown no sign of a gateway.
         self.local = self.command_of(identity.Resolver(
-            uid=UID.removeprefix("uid:"), settings=lambda: self.settings))
+            uid=UID.removeprefix("uid:"), settings=lambda: self.settings,
+            monotonic=lambda: 0.0))
         self.add("telegram:111", "owner", "Boss")
         self.add("telegram:222", "member", "Minh")
         self.add("telegram:333", "guest", "Kid")

@@ -40,7 +40,7 @@ class HouseCase(StoreCase):
     def setUp(self) -> None:
         super().setUp()
         self.settings = Settings()
-        self.resolver = Resolver(uid=UID, settings=lambda: self.settings)
+        self.resolver = Resolver(uid=UID, settings=lambda: self.settings, monotonic=lambda: 0.0)
         self.draw = counting_draw()
         if self.owner:
             self.add(BOSS, "owner", "Boss")
@@ -587,7 +587,7 @@ class Lockout(HouseCase):
         self.store.close()
         again = store_module.Store(lambda: self.path, clean=shown)
         self.addCleanup(again.close)
-        self.resolver = Resolver(uid=UID, settings=lambda: self.settings)
+        self.resolver = Resolver(uid=UID, settings=lambda: self.settings, monotonic=lambda: 0.0)
         verdict = self.admit(LAN, f"join {self.invite()}", store=again)
         self.assertIs(verdict.ending, Ending.NOT_ADMITTED)
 
@@ -910,7 +910,7 @@ class UnknownTurns(HouseCase):
         self.begin(MINH, "a")
         self.begin(BOSS, "b", session="shared")
         self.begin(MINH, "c", session="shared")
-        fresh = Resolver(uid=UID, settings=lambda: self.settings)
+        fresh = Resolver(uid=UID, settings=lambda: self.settings, monotonic=lambda: 0.0)
         self.assertEqual(self.call("a", "s", "s", fresh).person_id, MINH)
         self.assert_nobody(self.call("b", "shared", "shared", fresh))
 
@@ -981,9 +981,23 @@ class Contract18AToolCallIsAttributedByTurnOrTask(HouseCase):
         self.assert_nobody(self.handler())
 
     def test_a_stale_link_costs_one_answer_and_then_heals(self):
-        self.resolver.link(self.key, self.boss)  # judged, but its handler never ran
-        self.resolver.link(self.key, self.minh)
+        self.resolver.link(self.key, self.boss, "t1")  # judged, but its handler never ran
+        self.resolver.link(self.key, self.minh, "t2")
         self.assert_nobody(self.handler())
+        self.resolver.link(self.key, self.minh, "t2")
+        self.assert_nobody(self.handler())
+        self.resolver.new_request("t1")
+        self.resolver.new_request("t2")
+        self.resolver.link(self.key, self.minh, "t2")
+        self.assertEqual(self.handler().person_id, MINH)
+
+    def test_once_two_people_have_met_under_a_key_every_handler_is_nobodys_until_all_came(self):
+        for account in (self.boss, self.minh):
+            self.resolver.link(self.key, account)
+        self.assert_nobody(self.handler())
+        self.resolver.link(self.key, Account("telegram", "444"))
+        for _ in range(2):
+            self.assert_nobody(self.handler())
         self.resolver.link(self.key, self.minh)
         self.assertEqual(self.handler().person_id, MINH)
 
@@ -1015,7 +1029,7 @@ class Contract18AToolCallIsAttributedByTurnOrTask(HouseCase):
         self.assert_nobody(self.handler("s", ""))
 
     def test_the_sessions_own_task_names_nobody_even_when_one_turn_is_in_memory(self):
-        fresh = Resolver(uid=UID, settings=lambda: self.settings)
+        fresh = Resolver(uid=UID, settings=lambda: self.settings, monotonic=lambda: 0.0)
         fresh.begin(Turn("m3", "s", "s", self.minh))
         self.assert_nobody(self.handler("s", "s", resolver=fresh))
 
@@ -1057,8 +1071,14 @@ class NestedCalls(HouseCase):
         self.assert_nobody(self.call(task="other"))
 
     def test_with_two_turns_code_in_flight_it_is_nobodys(self):
-        self.code(self.begin(MINH, "m"))
-        self.code(self.begin(BOSS, "b"))
+        turns = [self.begin(MINH, "m"), self.begin(BOSS, "b")]
+        for turn in turns:
+            self.code(turn)
+        self.assert_nobody(self.call(task="s"))
+
+    def test_the_code_of_a_turn_that_another_has_followed_is_not_in_flight(self):
+        self.code(self.begin(BOSS, "b"))  # interrupted: it never asks its model again
+        self.begin(MINH, "m")
         self.assert_nobody(self.call(task="s"))
 
     def test_two_pieces_of_one_turns_code_are_one_turn(self):
@@ -1090,20 +1110,26 @@ class Subagents(HouseCase):
         super().setUp()
         self.add(MINH, "member", "Minh")
 
-    def child(self, parent: str | None, **more: Any) -> Any:
-        return self.begin(parent, "child", session="cs", task="sa-1",
-                          evidence=Evidence.SUBAGENT, why="subagent_policy", **more)
+    def child(self, cause: str | None) -> Any:
+        return self.begin(None, "child", session="cs", task="sa-1", evidence=Evidence.SUBAGENT,
+                          cause=None if cause is None else Account.of_key(cause))
+
+    def adopt(self, parent: str = "t1", session: str = "cs") -> Any:
+        with self.store.transaction() as tx:
+            self.resolver.adopt(tx, parent_turn_id=parent, child_session_id=session, now=NOON)
+            return tx.lineage(session_id=session)
 
     def test_a_child_under_policy_guest_is_nobody_whoever_caused_it(self):
-        self.child(None)
-        self.assert_nobody(self.call("child", "cs", "sa-1"))
+        for cause in (None, MINH, BOSS):
+            self.child(cause)
+            self.assert_nobody(self.call("child", "cs", "sa-1"))
 
     def test_policy_operator_does_not_free_a_child_in_any_of_its_calls(self):
         self.set(unknown_session_policy="operator")
         self.begin(BOSS)
-        self.resolver.adopt(parent_turn_id="t1", child_session_id="cs")
+        self.adopt()
         self.assert_nobody(self.call("unmapped", "cs", "sa-1"))
-        self.child(None)
+        self.child(BOSS)
         self.assert_nobody(self.call("child", "cs", "sa-1"))
         self.assert_nobody(self.call("unmapped", "cs", "sa-1"))
         self.assert_nobody(self.call("", "", "sa-1"))
@@ -1111,31 +1137,43 @@ class Subagents(HouseCase):
         self.assert_nobody(self.handler("cs", "cs"))
 
     def test_a_child_under_policy_inherit_is_its_causers_as_they_are_now(self):
-        self.child(MINH, via_subagent=True)
+        self.set(subagent_policy="inherit")
+        self.child(MINH)
         who = self.call("child", "cs", "sa-1")
         self.assertEqual((who.person_id, who.via_subagent), (MINH, True))
         with self.store.transaction() as tx:
             tx.set_role(person_id=MINH, role="guest")
         self.assertIs(self.call("child").role, Role.GUEST)
 
-    def test_which_turn_started_a_child_is_remembered(self):
-        parent = self.begin(MINH)
-        self.resolver.adopt(parent_turn_id="t1", child_session_id="cs")
-        self.assertIs(self.resolver.parent_of("cs"), parent)
+    def test_an_unmapped_call_of_an_inheriting_child_is_its_causers_and_may_not_ask(self):
+        self.set(subagent_policy="inherit")
+        self.begin(MINH)
+        self.adopt()
+        who = self.call("unmapped", "cs", "sa-1")
+        self.assertEqual((who.person_id, who.background), (MINH, True))
+
+    def test_lineage_survives_a_restart(self):
+        self.begin(MINH)
+        self.assertEqual(self.adopt()["account"], MINH)
+        self.resolver = Resolver(uid=UID, settings=lambda: self.settings, monotonic=lambda: 0.0)
+        self.set(subagent_policy="inherit")
+        self.assertEqual(self.call("unmapped", "cs", "sa-1").person_id, MINH)
+
+    def test_a_child_of_a_child_is_the_first_causers(self):
+        self.child(MINH)
+        self.assertEqual(self.adopt("child", "grandchild")["account"], MINH)
 
     def test_an_unknown_parent_adopts_nothing(self):
         self.begin(MINH)
         for parent, session in (("no such turn", "cs"), ("", "cs"), ("t1", "")):
             with self.subTest(parent=parent, session=session):
-                self.resolver.adopt(parent_turn_id=parent, child_session_id=session)
-                self.assertIsNone(self.resolver.parent_of(session))
+                self.assertIsNone(self.adopt(parent, session))
 
-    def test_children_are_bounded_oldest_out(self):
+    def test_the_first_word_about_a_child_stands(self):
         self.begin(MINH)
-        for number in range(identity.MAX_TURNS + 1):
-            self.resolver.adopt(parent_turn_id="t1", child_session_id=f"c{number}")
-        self.assertIsNone(self.resolver.parent_of("c0"))
-        self.assertIsNotNone(self.resolver.parent_of("c1"))
+        self.adopt()
+        self.begin(BOSS, "t2", session="other")
+        self.assertEqual(self.adopt("t2", "cs")["account"], MINH)
 
     def test_a_subagents_turn_without_a_sender_is_not_the_seats(self):
         self.assertIsNone(self.resolver.account_of_turn_start("subagent", ""))
@@ -1173,7 +1211,8 @@ class Contract16ACommandBelongsToItsSender(HouseCase):
             "a chat's command": lambda _: self.command(self.sender(MINH), bound=True)}
         for sign, show in signs.items():
             with self.subTest(sign=sign):
-                self.resolver = Resolver(uid=UID, settings=lambda: self.settings)
+                self.resolver = Resolver(uid=UID, settings=lambda: self.settings,
+                                         monotonic=lambda: 0.0)
                 self.assertFalse(self.resolver.has_gateway)
                 show(self.resolver)
                 self.assertTrue(self.resolver.has_gateway)
@@ -1280,8 +1319,8 @@ class Contract20WhomAProcessKnowsWhenTheStoreFails(HouseCase):
             with self.subTest(role=role):
                 self.assertFalse(self.resolver.is_known_owner(Account("p", role.value)))
         self.assertFalse(self.resolver.is_known_owner(None))
-        self.assertFalse(Resolver(uid=UID, settings=lambda: self.settings).is_known_owner(
-            Account.of_key(BOSS)))
+        fresh = Resolver(uid=UID, settings=lambda: self.settings, monotonic=lambda: 0.0)
+        self.assertFalse(fresh.is_known_owner(Account.of_key(BOSS)))
 
     def test_the_seat_and_cron_need_no_store(self):
         self.assertTrue(self.resolver.is_known_owner(self.resolver.seat))
