@@ -496,6 +496,8 @@ class Hooks:
         decision = decide(standing, call.tool)
         if turn is not None and turn.answer is not None:
             return standing, Decision(State.REFUSE, decision.reason)
+        if not who.is_identified:
+            return standing, decision
         others = set() if turn is None else set(turn.others)
         if not call.turn_id:  # from inside execute_code: its kernel keeps what others left there
             others |= self._resolver.kernel_users(call.task_id)

@@ -213,6 +213,22 @@ class StandInHost:
         with self.bound(**place):
             return str(contextvars.copy_context().run(lambda: handler(text, **keywords)) or "")
 
+    def dispatch(self, user: str, text: str, *, name: str = "", chat: str = "dm",
+                 platform: str = "telegram") -> dict[str, Any] | None:
+        """What the gate before the host's own command dispatch says to a message."""
+        place = self._place(user, name, chat, platform)
+        source = SimpleNamespace(
+            platform=SimpleNamespace(value=platform), user_id=user or None, user_name=name,
+            chat_id=place["CHAT_ID"], chat_type=place["CHAT_TYPE"], thread_id=None)
+        def get_command() -> str | None:
+            word = text.strip().split(maxsplit=1)[0] if text.strip().startswith("/") else ""
+            return None if not word or "/" in word[1:] else word[1:].lower().split("@", 1)[0]
+        event = SimpleNamespace(text=text, source=source, get_command=get_command)
+        found: dict[str, Any] | None = contextvars.Context().run(
+            lambda: self.hooks["pre_gateway_dispatch"](event=event, gateway=None,
+                                                       session_store=None))
+        return found
+
     def terminal_command(self, text: str) -> str:
         """`/many text` typed at the operator's own terminal."""
         return str(contextvars.Context().run(lambda: self.commands["many"](text)) or "")

@@ -1449,5 +1449,29 @@ class Standings(HouseCase):
                 self.assertEqual(identity.until_midnight(NOON + seconds), f"at 00:00 UTC, {text}")
 
 
+class WhatIsRemembered(HouseCase):
+    def test_an_owner_is_known_from_memory_only_once_the_file_says_so_for_good(self):
+        other = Account("telegram", "555")
+        with self.assertRaises(RuntimeError), self.store.transaction() as tx:
+            tx.add_person(person_id=other.key, platform="telegram", sender_id="555", name="New",
+                          name_key="new", role="owner", joined_by="test", now=NOON)
+            self.resolver.principal(tx, other, Evidence.TURN)
+            raise RuntimeError
+        self.assertFalse(self.resolver.is_known_owner(other))
+
+    def test_who_is_no_owner_any_more_leaves_no_open_invite(self):
+        with self.store.transaction() as tx:
+            tx.add_invite(code_hash="h", role="member", made_by=BOSS, now=NOON,
+                          expires_at=NOON + 60)
+            identity.change_role(tx, BOSS, Role.GUEST, by="test", now=NOON)
+            self.assertEqual(tx.live_invites(now=NOON), [])
+
+    def test_a_long_message_and_an_earlier_turn_s_words_are_not_kept(self):
+        first = self.begin(MINH, "t1", own_text="x" * 100_000)
+        self.assertLessEqual(len(first.own_text), identity.MAX_OWN_TEXT)
+        self.begin(MINH, "t2")
+        self.assertEqual(first.own_text, "")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1142,5 +1142,31 @@ class Small(FileCase):
             self.assertEqual((tx.has_owner(), tx.owner_count(), len(tx.owners())), (True, 1, 1))
 
 
+class TheFileUnderARunningBot(StoreCase):
+    def insert(self) -> None:
+        with self.store.transaction() as tx:
+            tx.record(now=NOON, kind="turn", event="x")
+
+    def test_a_deleted_or_replaced_file_is_noticed_and_not_written_into_the_void(self):
+        for change in (Path.unlink, lambda path: path.rename(f"{path}.old")):
+            self.insert()
+            change(self.path)
+            with self.assertRaises(StoreError):
+                self.insert()
+            self.insert()
+            with self.store.transaction() as tx:
+                self.assertEqual(len(tx.trail(person_id=None, since=0.0, limit=10)), 1)
+
+    def test_what_is_to_be_known_only_after_the_commit_is(self):
+        known: list[str] = []
+        with self.assertRaises(RuntimeError), self.store.transaction() as tx:
+            tx.after_commit.append(lambda: known.append("rolled back"))
+            raise RuntimeError
+        with self.store.transaction() as tx:
+            tx.after_commit.append(lambda: known.append("committed"))
+            self.assertEqual(known, [])
+        self.assertEqual(known, ["committed"])
+
+
 if __name__ == "__main__":
     unittest.main()

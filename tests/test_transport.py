@@ -471,6 +471,10 @@ class APrompt(unittest.TestCase):
         self.assertLess(len(text), 3500)
         self.assertLess(text.count("\n"), 75)
 
+    def test_two_calls_that_differ_never_look_the_same(self):
+        self.assertNotEqual(self.render({"command": 'ls" x = "y'}),
+                            self.render({'command = "ls" x': "y"}))
+
     def test_more_arguments_than_fit_are_said_to_be_there(self):
         text = self.render({f"argument_{n}": "v" * 100 for n in range(300)})
         self.assertIn("other arguments among them", text)
@@ -592,6 +596,80 @@ class TheHostTransport(ApprovalCase):
         thread, box = self.present("chmod -R 700 w")
         thread.join(10)
         self.assertEqual(box, ["once"])
+
+    def test_a_grant_for_any_arguments_answers_no_prompt_of_the_host(self):
+        self.host.config["approval_binding"] = "tool"
+        code = self.parked({"command": "ls"})
+        self.boss(f"approve {code}")
+        self.let_through({"command": "rm -rf /srv"})
+        thread, box = self.present("rm -rf /srv")
+        self.boss(f"deny {self.code_of(self.wait_for_prompt())}")
+        thread.join(10)
+        self.assertEqual(box, ["deny"])
+
+    def test_a_grant_answers_one_prompt_and_not_the_next(self):
+        args = {"command": "chmod -R 700 w"}
+        self.boss(f"approve {self.parked(args)}")
+        self.let_through(args)
+        self.assertEqual(self.answer_of("chmod -R 700 w"), "once")
+        self.assertEqual(self.answer_of("chmod -R 700 w"), "deny")
+
+    def test_an_unmapped_call_of_the_same_command_makes_it_nobody_s(self):
+        boss = self.host.say("111", "x", name="Boss")
+        for turn_id in (boss.turn_id, "unmapped"):
+            self.host.tool_call("terminal", {"command": "rm x"}, turn_id=turn_id,
+                                session_id=boss.session_id, task_id=boss.session_id)
+        self.assertEqual(self.answer_of("rm x"), "deny")
+
+    def test_calls_of_a_turn_that_another_followed_are_over(self):
+        boss = self.host.say("111", "x", name="Boss", chat="group:G1", shared=True)
+        self.host.tool_call("terminal", {"command": "rm y"}, turn_id=boss.turn_id,
+                            session_id=boss.session_id, task_id=boss.session_id)
+        self.host.say("222", "y", name="Minh", chat="group:G1", shared=True)
+        thread, _ = self.present("rm y")
+        self.assertIn("unidentified", self.wait_for_prompt())
+        thread.join(10)
+
+    def test_the_host_s_own_prompts_count_against_the_five_in_ten_minutes(self):
+        seen = self.host.say("222", "x", name="Minh")
+        self.boss("tools Minh add terminal")
+        for n in range(6):
+            self.host.tool_call("terminal", {"command": f"chmod {n}"}, turn_id=seen.turn_id,
+                                session_id=seen.session_id, task_id=seen.session_id)
+        self.host.injected.clear()
+        for n in range(6):
+            thread, _ = self.present(f"chmod {n}", timeout=60.0)
+            if n < 5:
+                self.boss(f"deny {self.code_of(self.wait_for_prompt())}")
+            thread.join(10)
+        self.assertFalse(thread.is_alive(), "the sixth was denied on the spot")
+        self.assertEqual(self.notices(), [])
+
+    def test_is_never_answered_after_the_host_s_own_timeout_even_when_the_store_is_busy(self):
+        import sqlite3
+        import time
+        thread, box = self.present("chmod late", timeout=6.0)
+        began = time.monotonic()
+        self.wait_for_prompt()
+        other = sqlite3.connect(self.folder / "manyhands.db", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        thread.join(20)
+        took = time.monotonic() - began
+        other.close()
+        self.assertEqual(box, ["deny"])
+        self.assertLess(took, 6.0)
+
+    def let_through(self, args: dict[str, Any]) -> None:
+        seen = self.host.say("222", "x", name="Minh")
+        self.assertEqual(self.host.tool_call("terminal", args, turn_id=seen.turn_id,
+                                             session_id=seen.session_id,
+                                             task_id=seen.session_id), "ran terminal")
+
+    def answer_of(self, command: str) -> Any:
+        """The transport's answer when no owner says anything."""
+        thread, box = self.present(command, timeout=3.0)
+        thread.join(10)
+        return box[0]
 
     def test_a_sixth_waiting_request_is_denied_on_the_spot(self):
         waiting, codes = [], []
