@@ -65,7 +65,7 @@ from .policy import (
     verbs_for,
 )
 from .prompt import ANSWER_HEAD
-from .store import DAY_S, Row, Store, StoreError, Tx
+from .store import DAY_S, Row, Store, StoreError, Tx, day_of
 from .tools import (
     MAX_HOURS,
     UNREACHABLE,
@@ -162,6 +162,7 @@ class Line:
     """A typed command: whom it belongs to, its words after the verb, and what verbs work with."""
 
     tx: Tx
+    store: Store  # for what is read in pieces, after the commit
     who: Principal
     sender: Sender | None
     typed: str
@@ -232,8 +233,8 @@ class Commands:
         with self._store.transaction() as tx:
             who = self._resolver.of_command(tx, sender, bound=bound)
             answer = _carry_out(Line(
-                tx, who, sender, words[0].casefold() if words else "help", tuple(words[1:]),
-                self._desk, self._resolver, self._settings(), self._draw, now))
+                tx, self._store, who, sender, words[0].casefold() if words else "help",
+                tuple(words[1:]), self._desk, self._resolver, self._settings(), self._draw, now))
             if sender is not None and sender.account != self._resolver.seat:
                 typist = self._resolver.principal(tx, sender.account, Evidence.CONTEXT)
                 self._desk.learn_address(tx, typist, sender, now=now)
@@ -825,6 +826,48 @@ def _why(line: Line) -> Answer:
             f"because {EXPLANATIONS[decision.reason]}.")
 
 
+BAR = 12
+
+
+def _usage(line: Line) -> Answer:
+    """Tokens by person, today or over so many days, as bars that a phone shows well."""
+    days = _whole(line, line.word(0, "1"), "days", high=3650)
+    rows = line.tx.usage_since(day=day_of(line.now) - days + 1)
+    if not rows:
+        return "No tokens have been counted yet."
+    most = max(int(row["tokens"]) for row in rows)
+    table = []
+    for row in rows:
+        tokens, person = int(row["tokens"]), line.tx.person(person_id=str(row["person_id"]))
+        name = str(person["name"]) if person is not None else \
+            _PSEUDO.get(str(row["person_id"]), str(row["person_id"]))
+        table.append((shown(name, 24), "█" * max(1, round(BAR * tokens / most)), f"{tokens:,}"))
+    when = "today (UTC)" if days == 1 else f"in {days} days (UTC)"
+    total = sum(int(row["tokens"]) for row in rows)
+    return "\n".join([f"Tokens {when}: {total:,}", *_aligned(table)])
+
+
+_PSEUDO: Mapping[str, str] = {identity.MACHINE.person_id: "automation"}
+
+
+def _verify(line: Line) -> Answer:
+    """Walk the audit's chain; what it cannot prove is said, and its head can be kept elsewhere."""
+    def walk() -> str:
+        found = line.store.verify_audit()
+        if found.broken is not None:
+            return (f"The audit is BROKEN at row {found.broken}: it was changed, or rows before it "
+                    f"were taken out. The {found.rows} rows from {found.first} on are whole.")
+        if not found.head:
+            return "The audit is empty."
+        dropped = f" Older rows were dropped; the chain starts at row {found.first}." \
+            if found.first > 1 else ""
+        return (f"The audit is whole: {found.rows} rows follow each other.{dropped}\n"
+                f"Its head is row {found.head}:\n{found.head_chain}\n"
+                "A chain cannot show that its newest rows were cut off or that an older copy of "
+                "the file was put back. Keep the head elsewhere and compare it later.")
+    return walk
+
+
 # -- the mode ----------------------------------------------------------------------------------
 
 
@@ -1200,6 +1243,8 @@ TABLE: Mapping[str, Verb] = {verb.name: verb for verb in (
     Verb("budget <name|@member|@guest> <tokens|default>", "tokens a day", _budget, least=2,
          most=2),
     Verb("remove <name>", "take somebody off the list", _remove, least=1, most=1),
+    Verb("usage [days]", "tokens by person", _usage, most=1, private=True),
+    Verb("verify", "is the audit whole", _verify),
     Verb("why <name> <tool>", "may they run it, and why", _why, least=2, most=2),
     Verb("pause", "everyone runs every tool", _pause),
     Verb("lockdown", "only owners run tools", _lockdown),

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -62,13 +63,15 @@ from .policy import (
     may_type_host_command,
     refusal,
 )
-from .store import Row, Store, StoreError, Tx, day_of
+from .store import DAY_S, Row, Store, StoreError, Tx, day_of
 from .transport import DIRECT_BY_ID, Arguments, Desk, Outcome, command_of
 
 log = logging.getLogger(__name__)
 
 FACT_CHARS = 500
 RECALL_CHARS = 2000      # of a message, to find the notes that belong to it
+RETAIN_EVERY_S = 3600.0
+RETAIN_BATCH = 200       # audit rows in one transaction
 DOOR_PATIENCE_S = 1.0    # with a busy store, on the gateway's own loop
 TYPE_IT_AGAIN = ("That /many command came in while this chat was busy, so it was not carried out. "
                  "Please type it again now.")
@@ -162,6 +165,7 @@ class Hooks:
         self._doorstep = doorstep
         self._settings = settings
         self._clock = clock
+        self._retained_at = float("-inf")
 
     # -- fallbacks: one for each callback, used when it failed
 
@@ -306,6 +310,7 @@ class Hooks:
             context = self._add_context(tx, turn, who)
             notices = self._desk.take_unsent(tx, now=now)
         self._desk.send(notices)
+        self._retain(now)
         if turn.answer is not None:
             return {"action": "block", "message": turn.answer}
         return {"context": context} if context else None
@@ -404,6 +409,24 @@ class Hooks:
         except BaseException:
             self._doorstep.put_back(closed)
             raise
+
+    def _retain(self, now: float) -> None:
+        """Once an hour, start dropping audit rows that are too old, on a thread of its own."""
+        days = self._settings().audit_days
+        if days and not 0 <= now - self._retained_at < RETAIN_EVERY_S:
+            self._retained_at = now
+            threading.Thread(target=self._drop_old_rows, args=(now - days * DAY_S,),
+                             name="manyhands-retention", daemon=True).start()
+
+    def _drop_old_rows(self, before: float) -> None:
+        """In small transactions, so that no turn waits for it."""
+        try:
+            dropped = RETAIN_BATCH
+            while dropped == RETAIN_BATCH:
+                with self._store.transaction() as tx:
+                    dropped = tx.drop_audit(before=before, limit=RETAIN_BATCH)
+        except StoreError as error:
+            log.error("manyhands: old audit rows were not dropped: %s", error)
 
     def flush(self) -> None:
         """Write down what is still only counted in memory; the host is unloading the plugin."""

@@ -335,7 +335,8 @@ BLOCKED_VERBS = frozenset({"help", "whoami", "export", "forget"})
 PERSON_VERBS = frozenset({"help", "whoami", "roster", "audit", "claim", "facts", "forget",
                           "export", "approve", "unshare"})
 OWNER_VERBS = frozenset({"invite", "invites", "add", "role", "rename", "tools", "budget", "remove",
-                         "pause", "lockdown", "resume", "show", "deny", "grants", "revoke", "why"})
+                         "pause", "lockdown", "resume", "show", "deny", "grants", "revoke",
+                         "usage", "verify", "why"})
 VERBS = PERSON_VERBS | OWNER_VERBS
 
 

@@ -18,6 +18,8 @@ import unicodedata
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 SHARED_SPACE = "@shared"  # the posting space of shared facts; a person's space is their id
@@ -111,7 +113,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
         person_id TEXT NOT NULL,
         tool      TEXT NOT NULL,
         code      TEXT NOT NULL,
-        detail    TEXT NOT NULL)""",
+        detail    TEXT NOT NULL,
+        chain     TEXT NOT NULL)""",
     "CREATE INDEX audit_of ON audit (person_id, audit_id)",
     "CREATE INDEX audit_code ON audit (code, audit_id) WHERE code <> ''",
     """CREATE TABLE sessions (
@@ -280,6 +283,28 @@ def _by_relevance(hits: Iterable[Row]) -> list[tuple[str, int]]:
     for row in hits:
         score[str(row["space"]), int(row["n"])] += 1.0 / math.log2(1.0 + spread[str(row["term"])])
     return sorted(score, key=lambda key: (-score[key], key[0] == SHARED_SPACE, -key[1]))
+
+
+# -- the audit's chain -------------------------------------------------------------------------
+
+_CHAINED = ("audit_id", "at", "kind", "event", "person_id", "tool", "code", "detail")
+_VERIFY_ROWS = 5000
+
+
+def _link(chain: str, row: Mapping[str, Value] | Row) -> str:
+    """A row's own hash: over the hash of the row before it and all of its columns."""
+    return digest(chain + json.dumps([row[key] for key in _CHAINED]))
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a walk of the chain found: `broken` is the first row that does not follow, or None."""
+
+    rows: int
+    first: int
+    head: int
+    head_chain: str
+    broken: int | None
 
 
 # -- opening -----------------------------------------------------------------------------------
@@ -451,6 +476,21 @@ class Store:
                     with suppress(sqlite3.Error):
                         self._conn.execute("PRAGMA synchronous = NORMAL")
 
+    def verify_audit(self) -> Verified:
+        """Walk the whole chain, in short transactions so that nobody waits for it."""
+        with self.transaction() as tx:
+            last, chain = tx.audit_base()
+        rows, first = 0, last + 1
+        while True:
+            with self.transaction() as tx:
+                batch = tx.audit_after(audit_id=last, limit=_VERIFY_ROWS)
+            for row in batch:
+                if row["audit_id"] != last + 1 or row["chain"] != _link(chain, row):
+                    return Verified(rows, first, last, chain, last + 1)
+                last, chain, rows = int(row["audit_id"]), str(row["chain"]), rows + 1
+            if len(batch) < _VERIFY_ROWS:
+                return Verified(rows, first, last, chain, None)
+
     def defer(self, *, at: float, kind: str, event: str, person_id: str = "", tool: str = "",
               code: str = "", detail: str = "") -> None:
         """Keep an owner's audit row that could not be written; the next transaction writes it."""
@@ -544,6 +584,7 @@ class Tx:
     def __init__(self, conn: sqlite3.Connection, clean: Callable[[str], str]) -> None:
         self._conn = conn
         self._clean = clean
+        self._head: tuple[int, str] | None = None  # of the audit, once this transaction knows it
         self.after_commit: list[Callable[[], None]] = []  # what memory may only know then
 
     def _one(self, sql: str, params: Mapping[str, Value]) -> Row | None:
@@ -737,6 +778,12 @@ class Tx:
             """INSERT INTO usage (person_id, day, tokens) VALUES (:person_id, :day, :tokens)
                ON CONFLICT (person_id, day) DO UPDATE SET tokens = tokens + :tokens""",
             {"person_id": person_id, "day": day, "tokens": tokens})
+
+    def usage_since(self, *, day: int) -> list[Row]:
+        """Tokens by person from that day on, the most first."""
+        return self._all(
+            """SELECT person_id, sum(tokens) AS tokens FROM usage WHERE day >= :day
+                GROUP BY person_id ORDER BY tokens DESC, person_id LIMIT 100""", {"day": day})
 
     def tokens_on(self, *, person_id: str, day: int) -> int:
         return self._number(
@@ -1201,10 +1248,42 @@ class Tx:
     def record_row(self, row: Mapping[str, Value]) -> None:
         cleaned = {key: self._clean(value) if isinstance(value, str) else value
                    for key, value in row.items()}
-        cleaned["person_id"] = self._trail_key(str(row["person_id"]))
+        last_id, chain = self._head or self.audit_head()
+        cleaned |= {"person_id": self._trail_key(str(row["person_id"])), "audit_id": last_id + 1,
+                    "at": float(row["at"] or 0.0)}
+        cleaned["chain"] = _link(chain, cleaned)
         self._run(
-            """INSERT INTO audit (at, kind, event, person_id, tool, code, detail)
-               VALUES (:at, :kind, :event, :person_id, :tool, :code, :detail)""", cleaned)
+            """INSERT INTO audit (audit_id, at, kind, event, person_id, tool, code, detail, chain)
+               VALUES (:audit_id, :at, :kind, :event, :person_id, :tool, :code, :detail,
+                       :chain)""", cleaned)
+        self._head = last_id + 1, str(cleaned["chain"])
+
+    def audit_head(self) -> tuple[int, str]:
+        """(number, chain) of the newest row; of the checkpoint when retention left none."""
+        row = self._one("SELECT audit_id, chain FROM audit ORDER BY audit_id DESC LIMIT 1", {})
+        return self.audit_base() if row is None else (int(row["audit_id"]), str(row["chain"]))
+
+    def audit_base(self) -> tuple[int, str]:
+        """The checkpoint that the chain starts at: the last row that retention dropped."""
+        number, _, chain = (self.setting(key="audit base") or "0 ").partition(" ")
+        return int(number), chain
+
+    def audit_after(self, *, audit_id: int, limit: int) -> list[Row]:
+        return self._all(
+            """SELECT audit_id, at, kind, event, person_id, tool, code, detail, chain FROM audit
+                WHERE audit_id > :audit_id ORDER BY audit_id LIMIT :limit""",
+            {"audit_id": audit_id, "limit": limit})
+
+    def drop_audit(self, *, before: float, limit: int) -> int:
+        """Drop so many of the oldest rows at most; the chain then starts at a checkpoint."""
+        oldest = self._all("SELECT audit_id, at, chain FROM audit ORDER BY audit_id LIMIT :limit",
+                           {"limit": limit})
+        old = list(takewhile(lambda row: float(row["at"]) < before, oldest))
+        if old:
+            self._run("DELETE FROM audit WHERE audit_id <= :last", {"last": old[-1]["audit_id"]})
+            self.put_setting(key="audit base",
+                             value=f"{int(old[-1]['audit_id'])} {old[-1]['chain']}")
+        return len(old)
 
     def trail(self, *, person_id: str | None, since: float, limit: int) -> list[Row]:
         """The newest rows first; None is the whole house."""

@@ -33,6 +33,7 @@ GOOD = {
     "help": "help", "whoami": "whoami", "claim": "claim", "roster": "roster", "facts": "facts",
     "forget": "forget all", "unshare": "unshare 1", "export": "export", "audit": "audit",
     "approve": "approve", "grants": "grants", "revoke": "revoke ABCD",
+    "usage": "usage", "verify": "verify",
     "deny": "deny ABCD", "show": "show ABCD", "invite": "invite",
     "invites": "invites", "add": "add telegram 999 member Newcomer", "role": "role Kid member",
     "rename": "rename Kid Other", "tools": "tools Kid add terminal", "budget": "budget Kid 5",
@@ -1218,6 +1219,30 @@ class HostileRoster(VerbCase):
         self.boss("whoami")
         line = next(t for t in self.boss("export").splitlines() if t.startswith("Direct chat"))
         self.assertEqual(json.loads(line.partition(": ")[2])["chat_id"], "c111")
+
+
+class UsageAndVerify(VerbCase):
+    def test_usage_shows_tokens_by_person_as_bars(self) -> None:
+        with self.store.transaction() as tx:
+            day = int(self.clock() // 86400)
+            for person, tokens, back in (("telegram:222", 12_000, 0), ("telegram:333", 3_000, 0),
+                                         ("telegram:222", 500, 3)):
+                tx.add_tokens(person_id=person, day=day - back, tokens=tokens)
+        today = self.boss("usage").split("\n")
+        self.assertEqual(today[0], "Tokens today (UTC): 15,000")
+        self.assertRegex(today[1], r"^Minh  █{12}  12,000$")
+        self.assertRegex(today[2], r"^Kid   █{3} +3,000$")
+        self.assertIn("12,500", self.boss("usage 7"))
+
+    def test_verify_says_what_it_can_and_cannot_prove(self) -> None:
+        self.assertEqual(self.boss("verify"), "The audit is empty.")
+        self.boss("resume")
+        said = self.boss("verify")
+        self.assertIn("The audit is whole", said)
+        self.assertIn("cannot show that its newest rows were cut off", said)
+        with self.store.transaction() as tx:
+            tx._run("UPDATE audit SET detail = 'x' WHERE audit_id = 1", {})
+        self.assertIn("BROKEN at row 1", self.boss("verify"))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import unittest
 from types import SimpleNamespace
 from typing import Any
@@ -374,6 +375,19 @@ class Tokens(HouseCase):
         self.host.call(self.host.hooks["post_api_request"], usage={"total_tokens": 55},
                        turn_id=seen.turn_id, session_id=seen.session_id)
         self.assertNotIn("tokens", self.trail())
+
+
+class Retention(HouseCase):
+    def test_rows_older_than_audit_days_are_dropped_beside_the_turns_and_the_rest_verifies(self):
+        self.join("222", "Minh")
+        self.host.config["audit_days"] = 1e-9
+        self.host.say("222", "hi", name="Minh")
+        for thread in threading.enumerate():
+            if thread.name == "manyhands-retention":
+                thread.join(10)
+        said = self.host.command("111", "verify", name="Boss")
+        self.assertIn("The audit is whole", said)
+        self.assertIn("Older rows were dropped", said)
 
 
 class MachineTurns(HouseCase):

@@ -1142,6 +1142,72 @@ class Small(FileCase):
             self.assertEqual((tx.has_owner(), tx.owner_count(), len(tx.owners())), (True, 1, 1))
 
 
+class TheChain(StoreCase):
+    """SPEC 6.6: each row carries the hash of the one before it."""
+
+    def fill(self, rows: int = 12) -> None:
+        for n in range(rows):
+            with self.store.transaction() as tx:
+                tx.record(now=NOON + n, kind="turn", event=f"e{n}", person_id=ANNA)
+                tx.record(now=NOON + n, kind="tool", event="allow", tool="t\u202e", detail="d")
+
+    def change(self, sql: str) -> None:
+        conn = sqlite3.connect(self.path)
+        conn.execute(sql)
+        conn.commit()
+        conn.close()
+
+    def test_a_whole_trail_is_whole_and_says_its_head(self):
+        self.fill()
+        found = self.store.verify_audit()
+        self.assertEqual((found.rows, found.first, found.head, found.broken), (24, 1, 24, None))
+        self.assertEqual(len(found.head_chain), 64)
+
+    def test_the_first_row_that_was_changed_taken_out_or_put_in_is_named(self):
+        for sql in ("UPDATE audit SET detail = 'x' WHERE audit_id = 7",
+                    "UPDATE audit SET at = at + 1 WHERE audit_id = 7",
+                    "UPDATE audit SET person_id = 'x' WHERE audit_id = 7",
+                    "DELETE FROM audit WHERE audit_id = 7",
+                    "UPDATE audit SET chain = 'x' WHERE audit_id = 7"):
+            with self.subTest(sql=sql):
+                self.setUp()
+                self.fill()
+                self.change(sql)
+                self.assertEqual(self.store.verify_audit().broken, 7)
+
+    def test_after_retention_it_starts_at_the_checkpoint(self):
+        self.fill()
+        with self.store.transaction() as tx:
+            self.assertEqual(tx.drop_audit(before=NOON + 3, limit=4), 4)
+            self.assertEqual(tx.drop_audit(before=NOON + 3, limit=100), 2)
+            self.assertEqual(tx.drop_audit(before=NOON + 3, limit=100), 0)
+        found = self.store.verify_audit()
+        self.assertEqual((found.rows, found.first, found.broken), (18, 7, None))
+
+    def test_it_goes_on_where_retention_left_no_row(self):
+        self.fill()
+        with self.store.transaction() as tx:
+            tx.drop_audit(before=NOON + 10**6, limit=1000)
+        self.fill(1)
+        found = self.store.verify_audit()
+        self.assertEqual((found.rows, found.first, found.head, found.broken), (2, 25, 26, None))
+
+    def test_two_processes_writing_at_once_make_one_chain(self):
+        child = CHILD + """
+for n in range(100):
+    with store.transaction() as tx:
+        tx.record(now=NOON, kind="turn", event=str(n))
+"""
+        self.fill(1)
+        args = [sys.executable, "-c", child, str(TESTS), str(self.path)]
+        racers = [subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   text=True) for _ in range(2)]
+        for racer in racers:
+            racer.communicate("go\n", timeout=60)
+        found = self.store.verify_audit()
+        self.assertEqual((found.rows, found.broken), (202, None))
+
+
 class TheFileUnderARunningBot(StoreCase):
     def insert(self) -> None:
         with self.store.transaction() as tx:
