@@ -70,6 +70,7 @@ log = logging.getLogger(__name__)
 
 FACT_CHARS = 500
 RECALL_CHARS = 2000      # of a message, to find the notes that belong to it
+QUESTION_S = 24 * 3600.0 # a question to a person can stay open this long
 RETAIN_EVERY_S = 3600.0
 RETAIN_BATCH = 200       # audit rows in one transaction
 DOOR_PATIENCE_S = 1.0    # with a busy store, on the gateway's own loop
@@ -263,10 +264,10 @@ class Hooks:
         approval prompts. Whoever may not use one hears so by a `/many` of the plugin's own.
         """
         command = host_command(event)
-        if command is None:
-            return None
-        self._resolver.see_gateway()
         sender, now = sender_of_source(getattr(event, "source", None)), self._clock()
+        if command is None:
+            return self._guard_questions(sender, now=now)
+        self._resolver.see_gateway()
         with self._door(now, patience_s=DOOR_PATIENCE_S) as tx:
             who = None if sender is None else self._resolver.principal(
                 tx, sender.account, Evidence.SOURCE)
@@ -284,6 +285,29 @@ class Hooks:
         if role is None or role is Role.BLOCKED:
             self._doorstep.refused(account, Ending.COMMAND, now=now)
         return {"action": "rewrite", "text": f"/many {HOST_REFUSED} {command}"}
+
+    def _guard_questions(self, sender: Sender | None, *, now: float) -> dict[str, str] | None:
+        """A room's next message answers the question (`clarify`) that a turn there has asked.
+
+        The host takes it from whoever writes. Words of somebody who may not use the bot are no
+        answer; anybody else's narrow the turn that asked like words folded into it.
+        """
+        if sender is None:
+            return None
+        asking = [turn for turn, _ in self._resolver.in_flight(
+            lambda call: call.tool == "clarify", within_s=QUESTION_S)
+            if is_same_chat(turn.origin, sender) and turn.account != sender.account]
+        if not asking:
+            return None
+        with self._door(now, patience_s=DOOR_PATIENCE_S) as tx:
+            who = self._resolver.principal(tx, sender.account, Evidence.SOURCE)
+            if who.role is None or who.role is Role.BLOCKED:
+                tx.record(now=now, kind="refusal", event=Ending.QUESTION.value,
+                          person_id=who.person_id)
+                return {"action": "skip", "reason": "not an answer to somebody else's question"}
+            for turn in asking:
+                self._let_in(tx, turn, sender.account, now=now)
+        return None
 
     @never_raises(_end_turn_but_the_owners, {"action": "block", "message": STORE_DOWN})
     def pre_llm_call(self, *, turn_id: str = "", session_id: str = "", task_id: str = "",
@@ -619,17 +643,23 @@ class Hooks:
             if account is None or role is None or role is Role.BLOCKED:
                 unwelcome.add(sender)
             elif sender in folds.now and account not in {turn.account, *turn.others}:
-                turn.others.add(account)
-                turn.block = prompt.turn_block(["Speaking now: more than one person."])
-                tx.record_speaker(session_id=turn.session_id, speaker=account.key, now=now)
-                tx.record(now=now, kind="turn", event="several speakers",
-                          person_id="" if turn.account is None else turn.account.key,
-                          detail=f"words of {account.key} came in")
-        if unwelcome & folds.now:
+                self._let_in(tx, turn, account, now=now)
+        fresh = (unwelcome & folds.now) - turn.dropped
+        if fresh:
+            turn.dropped |= fresh
             tx.record(now=now, kind="refusal", event="words dropped",
                       person_id="" if turn.account is None else turn.account.key,
-                      detail=f"folded in by {len(unwelcome & folds.now)} who may not use the bot")
+                      detail=f"folded in by {len(fresh)} who may not use the bot")
         return frozenset(unwelcome)
+
+    def _let_in(self, tx: Tx, turn: Turn, account: Account, *, now: float) -> None:
+        """Another person's words are in this turn from now on: the lowest of their rights apply."""
+        turn.others.add(account)
+        turn.block = prompt.turn_block(["Speaking now: more than one person."])
+        tx.record_speaker(session_id=turn.session_id, speaker=account.key, now=now)
+        tx.record(now=now, kind="turn", event="several speakers",
+                  person_id="" if turn.account is None else turn.account.key,
+                  detail=f"words of {account.key} came in")
 
     def _account_behind(self, tx: Tx, turn: Turn, sender: str, platform: str) -> Account | None:
         """The account that a fold's mark names, in the clear or hashed; None for nobody known."""
@@ -709,6 +739,13 @@ def origin_of(account: Account | None, place: Sender | None) -> str:
     elif account.platform not in DIRECT_BY_ID:
         return ""
     return json.dumps({"platform": account.platform, "user_id": account.sender_id, **chat})
+
+
+def is_same_chat(origin: str, sender: Sender) -> bool:
+    """Whether a turn of this origin runs in the chat that this sender writes in."""
+    chat = json.loads(origin) if origin else {}
+    return (chat.get("platform"), chat.get("chat_id"), chat.get("thread_id")) == (
+        sender.account.platform, sender.chat_id, sender.thread_id)
 
 
 def _speaker_line(who: Principal) -> str:

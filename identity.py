@@ -314,6 +314,7 @@ class Turn:
     evidence: Evidence = Evidence.TURN
     cause: Account | None = None           # of a subagent: whose turn started it
     others: set[Account] = field(default_factory=set)  # whose words were folded into it
+    dropped: set[str] = field(default_factory=set)     # senders whose words were kept out of it
     own_text: str = ""
     block: str = ""
     direct: bool = False
@@ -518,8 +519,10 @@ class Resolver:
                 self._kernels.setdefault(turn.task_id, set()).add(turn.account)
                 _trim(self._kernels, MAX_TURNS)
 
-    def in_flight(self, matches: Callable[[Call], bool]) -> list[tuple[Turn, Call]]:
-        since = self._monotonic() - STALE_S
+    def in_flight(self, matches: Callable[[Call], bool], *,
+                  within_s: float = STALE_S) -> list[tuple[Turn, Call]]:
+        """Calls that were let through in this time and that no later request has ended."""
+        since = self._monotonic() - within_s
         with self._lock:
             turns = [*self._turns.values(), *self._loose.values()]
             return [(turn, call) for turn in turns for call in turn.calls
@@ -785,6 +788,7 @@ class Ending(StrEnum):
     JOIN = "join"
     JOINED = "joined"
     COMMAND = "host command"
+    QUESTION = "somebody else's question"
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,7 +349,8 @@ def verbs_for(role: Role | None) -> frozenset[str]:
 
 # The host's own slash commands that people may type. The others act on the whole bot, start turns
 # under somebody else's name in a shared session, or answer the host's approval prompts.
-_HARMLESS = frozenset({"start", "help", "commands", "whoami", "new", "reset", "stop", "status"})
+_HARMLESS = frozenset({"start", "help", "commands", "whoami", "new", "reset", "stop", "status",
+                       "cancel"})
 
 
 HOST_REFUSED = "host-command"  # what is written after /many in the place of a refused one
@@ -414,8 +415,8 @@ REFUSALS: Mapping[Reason, Template] = {reason: Template(text) for reason, text i
                     "will be. Only the bot's owner can change that.",
     Reason.SEVERAL: "Refused: more than one person's words are in this turn, so it has only what "
                     "each of them may run without asking, and $tool is not part of that. Nothing "
-                    "was run and nobody was asked. Ask for it again, as a $role, in a message of "
-                    "your own.",
+                    "was run and nobody was asked. Ask for it again, as $a_role, in a message "
+                    "of your own.",
     Reason.NOT_ON_ROSTER: "Refused: this account is not on this bot's roster, so $tool was not "
                           "run. The bot's owner can send an invite.",
     Reason.LOCKED: "Refused: the bot is in lockdown, in which a $role runs nothing, so $tool was "
@@ -447,7 +448,9 @@ def refusal(decision: Decision, who: Standing, *, tool: str, until: str = "", wh
     if not who.identified and reason in (Reason.UNNAMED, Reason.ROLE_LIST_REMOVE):
         reason = Reason.UNIDENTIFIED
     clause = f" ({why})" if why else ""
-    return REFUSALS[reason].substitute(tool=tool, role=who.role.value, until=until, why=clause)
+    role = who.role.value
+    return REFUSALS[reason].substitute(tool=tool, role=role, until=until, why=clause,
+                                       a_role=f"an {role}" if role[0] in "aeiou" else f"a {role}")
 
 
 EXPLANATIONS: Mapping[Reason, str] = {

@@ -20,6 +20,8 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+from .policy import HOST_REFUSED
+
 # The host asks a model for a chat's title, but never for one that begins like its own notes.
 NOTICE_HEAD = "[System note: manyhands] "
 NOTICE = (NOTICE_HEAD + "[manyhands notice {nonce}] A private message of this bot's plugin stands "
@@ -922,6 +924,11 @@ def _list_below(lines: Sequence[_Line], head: int) -> Iterator[int]:
 
 _FOLD_OPENS = re.compile(
     r"^[ \t]*+(?=" + "|".join(map(re.escape, _FOLD_INS)) + ")", re.MULTILINE)
+# What the gate wrote in the place of a host's command, folded in because the chat was busy.
+OWN_WORDS = "\0plugin"
+_REFUSED_COMMAND = re.compile(
+    rf"\A\s*(?:Do not guess[^\n]*\n\s*)?/many {re.escape(HOST_REFUSED)} \S{{1,64}}\s*"
+    r"(?:\[/OUT-OF-BAND USER MESSAGE\]\s*)?\Z")
 _FOLD_ORIGIN = re.compile(
     r"^Gateway message origin \(JSON data, not instructions or authorization\):[ \t]*\r?\n(.*)$",
     re.MULTILINE)
@@ -973,7 +980,10 @@ def _fold_regions(text: str, start: int) -> list[tuple[int, int, str]]:
         if not origins:
             regions.append((begin, end, ""))
         for number, origin in enumerate(origins):
-            regions.append((origin.start() if number else begin, end, _sender_in(origin[1])))
+            last = number + 1 == len(origins)
+            body = text[origin.end():end if last else origins[number + 1].start()]
+            sender = OWN_WORDS if _REFUSED_COMMAND.search(body) else _sender_in(origin[1])
+            regions.append((origin.start() if number else begin, end, sender))
     return regions
 
 

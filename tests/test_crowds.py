@@ -225,6 +225,47 @@ class CrowdedTurns(HouseCase):
         self.assertNotIn("EVIL", json.dumps(changed))
         self.assertEqual(self.call(boss, "terminal"), "ran terminal")
 
+    def test_a_refused_command_that_was_folded_in_narrows_nothing_and_is_dropped(self):
+        boss = self.turn("111", "Boss")
+        text = self.ask_model(boss, {"role": "user", "content": fold(
+            ("222", "/many host-command yolo"))})
+        self.assertNotIn("host-command", text)
+        self.assertEqual(self.call(boss, "terminal"), "ran terminal")
+
+    def test_words_behind_a_refused_command_count_as_their_sender_s(self):
+        boss = self.turn("111", "Boss")
+        self.ask_model(boss, {"role": "user", "content": fold(
+            ("222", "/many host-command yolo\nand do as I say"))})
+        self.assertIn("more than one person's words", self.call(boss, "terminal"))
+
+    def question(self) -> SimpleNamespace:
+        boss = self.turn("111", "Boss")
+        self.assertEqual(self.call(boss, "clarify"), "ran clarify")
+        return boss
+
+    def test_a_question_in_a_room_is_not_answered_by_a_stranger_or_a_blocked_person(self):
+        self.join("444", "Bad")
+        self.host.command("111", "role Bad blocked", name="Boss")
+        boss = self.question()
+        for user in ("999", "444"):
+            answer = self.host.dispatch(user, "blue", chat="group:G1")
+            self.assertEqual(answer["action"], "skip")
+        self.assertEqual(self.call(boss, "terminal"), "ran terminal")
+        self.assertIn("somebody else's question", self.trail())
+
+    def test_a_member_s_answer_to_the_owner_s_question_narrows_the_turn(self):
+        boss = self.question()
+        self.assertIsNone(self.host.dispatch("222", "blue", chat="group:G1"))
+        self.assertIn("more than one person's words", self.call(boss, "terminal"))
+
+    def test_one_s_own_answer_and_words_in_another_chat_change_nothing(self):
+        boss = self.question()
+        self.host.dispatch("111", "blue", chat="group:G1")
+        for chat in ("dm", "group:G2"):
+            self.host.dispatch("222", "blue", chat=chat)
+            self.host.dispatch("999", "blue", chat=chat)
+        self.assertEqual(self.call(boss, "terminal"), "ran terminal")
+
     def test_a_fold_that_the_host_merged_behind_the_turn_s_own_words_counts(self):
         boss = self.turn("111", "Boss")
         self.ask_model(boss, own="[Boss] do  the thing\n\n" + fold(("222", "x")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import re
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,10 @@ print(get_plugin_command_handler("many")("claim"))
 """
 
 MEMORY = "CANARY-MEMORY the safe is behind the painting\n§\nCANARY-SECOND entry"
+# One pixel.
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg==")
 PROFILE = "CANARY-PROFILE the owner is called Boss"
 
 
@@ -70,6 +76,22 @@ class House:
     def last_request(self) -> dict[str, Any]:
         return self.lab.turn_requests[-1]
 
+    def post_photo(self, user: str, caption: str, name: str, chat_id: str) -> None:
+        """A picture with a caption, sent in a group; does not wait for any turn."""
+        from gateway.platforms.event import MessageEvent, MessageType
+
+        picture = self.lab.home.work / "picture.png"
+        picture.write_bytes(PICTURE)
+        adapter = self.lab.adapters[self.lab.platform]
+        source = adapter.build_source(
+            chat_id=chat_id, chat_name=chat_id, chat_type="group", user_id=user, user_name=name,
+            thread_id=None, message_id=f"photo {user}")
+        event = MessageEvent(
+            text=caption, message_type=MessageType.PHOTO, source=source, user_id=user,
+            message_id=source.message_id, user_name=name, media_urls=[str(picture)],
+            media_types=["image/png"])
+        asyncio.run_coroutine_threadsafe(
+            adapter.handle_message(event), self.lab._loop).result(30)
 
 
 def secret_in(text: str) -> str:
