@@ -107,8 +107,9 @@ class StoreCase(FolderCase):
         return person
 
 
-_VARIABLES = {name: contextvars.ContextVar(f"HERMES_SESSION_{name}") for name in (
-    "PLATFORM", "USER_ID", "USER_NAME", "CHAT_ID", "CHAT_TYPE", "THREAD_ID", "KEY")}
+_VARIABLES: dict[str, contextvars.ContextVar[str]] = {
+    name: contextvars.ContextVar(f"HERMES_SESSION_{name}") for name in (
+        "PLATFORM", "USER_ID", "USER_NAME", "CHAT_ID", "CHAT_TYPE", "THREAD_ID", "KEY")}
 
 
 class StandInHost:
