@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextvars
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-from support import ROOT, StandInHost
+from support import StandInHost, probe
 
 OWNER, MEMBER, STRANGER = "111", "222", "999"
 UNSET = object()  # the host keeps a private object in a variable that was never set
@@ -110,17 +109,6 @@ def attacks(at: Attack) -> list[tuple[str, bool]]:
     ]
 
 
-def main(argv: list[str]) -> int:
-    root = Path(argv[0]).resolve() if argv else ROOT
-    through = 0
-    for contract in ("0.22", "0.23"):
-        with tempfile.TemporaryDirectory() as folder:
-            for said, got_through in attacks(Attack(root, Path(folder), contract)):
-                through += got_through
-                print(f"{'GOT THROUGH' if got_through else 'held':12} {contract}  {said}")
-    print(f"{through} of the attacks on {root} got through")
-    return 1 if through else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(probe(sys.argv[1:], lambda root, folder, contract: attacks(
+        Attack(root, folder, contract))))

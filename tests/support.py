@@ -367,3 +367,20 @@ class StandInHost:
         chat = "dm" if origin["chat_type"] == "dm" else f"group:{origin['chat_id']}"
         return self.say(origin["user_id"], text, chat=chat, platform=origin["platform"],
                         door=False, shared=chat != "dm", tools=tools)
+
+
+def probe(argv: list[str], attacks: Callable[[Path, Path, str], list[tuple[str, bool]]]) -> int:
+    """Run (what was tried, got through) attacks under both contracts, say what they found.
+
+    `attacks(root, folder, contract)` works on the checkout at `root`, which is argv's first word
+    or this tree. The exit code: 1 when any got through.
+    """
+    root = Path(argv[0]).resolve() if argv else ROOT
+    through = 0
+    for contract in ("0.22", "0.23"):
+        with tempfile.TemporaryDirectory() as folder:
+            for said, got_through in attacks(root, Path(folder), contract):
+                through += got_through
+                print(f"{'GOT THROUGH' if got_through else 'held':12} {contract}  {said}")
+    print(f"{through} of the attacks on {root} got through")
+    return 1 if through else 0
