@@ -404,5 +404,21 @@ class NestedCalls(HouseCase):
         self.assertIn("no execute_code is running", said)
 
 
+class CommandsOnTheOtherContract(TheHostsOwnCommands):
+    contract = "0.23"
+
+
+class DoorlessOnTheOtherContract(TurnsThatPassNoDoor):
+    contract = "0.23"
+
+
+class CrowdsOnTheOtherContract(CrowdedTurns):
+    contract = "0.23"
+
+
+class SubagentsOnTheOtherContract(Subagents):
+    contract = "0.23"
+
+
 if __name__ == "__main__":
     unittest.main()
