@@ -171,9 +171,9 @@ class Hooks:
     # -- fallbacks: one for each callback, used when it failed
 
     def _owner_in_memory(self, turn_id: object) -> Turn | None:
-        """The turn, when its speaker is an owner whom this process has identified before."""
+        """The turn, when all of it is an owner's whom this process has identified before."""
         turn = self._resolver.turn(_text(turn_id))
-        if turn is None or turn.answer is not None:
+        if turn is None or turn.answer is not None or turn.others:
             return None
         return turn if self._resolver.is_known_owner(turn.account) else None
 
@@ -186,7 +186,7 @@ class Hooks:
         self._resolver.begin(turn)
         if turn.answer is None and self._resolver.is_known_owner(account):
             return None
-        turn.answer = turn.answer or STORE_DOWN
+        turn.answer = STORE_DOWN  # also where the failed transaction had another answer ready
         return {"action": "block", "message": turn.answer}
 
     def _refuse_all_but_the_owner(self, *, turn_id: str = "", tool_name: str = "",
@@ -221,14 +221,26 @@ class Hooks:
                                        **_host: object) -> dict[str, Any] | None:
         given = request if isinstance(request, Mapping) else {}
         turn = self._resolver.turn(_text(turn_id))
-        if self._owner_in_memory(turn_id) is not None:
-            how = prompt.Rewrite(withhold=False, notices=prompt.nonces(given))
+        if turn is not None and self._owner_in_memory(turn_id) is not None:
             with suppress(prompt.ShapeError):
-                return _rewritten(prompt.rewrite(given, api_mode, how))
+                return self._owners_request(given, api_mode, turn)
             return None
         card = prompt.unidentified_card()
         return _rewritten(prompt.minimal(given, api_mode, card=card,
                                          own_text=turn.own_text if turn is not None else ""))
+
+    def _owners_request(self, request: Mapping[str, object], api_mode: str,
+                        turn: Turn) -> dict[str, Any]:
+        """An owner's request when nobody can be looked up: all that others said is left out."""
+        folds = prompt.folds(request, api_mode, turn.own_text)
+        if any(not is_own(turn, sender) for sender in folds.now):
+            return _rewritten(prompt.minimal(request, api_mode, card=prompt.several_card(),
+                                             own_text=turn.own_text))
+        how = prompt.Rewrite(
+            withhold=False, notices=prompt.nonces(request), own_text=turn.own_text,
+            unwelcome=frozenset(s for s in folds.ever if not is_own(turn, s)),
+            refusals=DOOR_ANSWERS)
+        return _rewritten(prompt.rewrite(request, api_mode, how))
 
     def _nothing(self, **_host: object) -> None:
         return None
@@ -367,7 +379,8 @@ class Hooks:
                       person_id=verdict.who.person_id)
             return verdict.who
         turn.answer = verdict.text
-        self._begin_window(verdict, sender.account, quiet=quiet, now=now)
+        tx.after_commit.append(functools.partial(
+            self._begin_window, verdict, sender.account, quiet=quiet, now=now))
         return verdict.who
 
     def _unsent_turn(self, tx: Tx, turn: Turn, *, now: float) -> Principal:
@@ -626,7 +639,7 @@ class Hooks:
         ending = self._ending_of(tx, who, now=now)
         if ending is not None and turn.turn_id:
             turn.answer = ending
-            self._resolver.begin(turn)
+            tx.after_commit.append(functools.partial(self._resolver.begin, turn))
             tx.record(now=now, kind="refusal", event="background", person_id=who.person_id)
 
     def _meet_others(self, tx: Tx, turn: Turn, folds: prompt.Folds, platform: str, *,
@@ -646,7 +659,7 @@ class Hooks:
                 self._let_in(tx, turn, account, now=now)
         fresh = (unwelcome & folds.now) - turn.dropped
         if fresh:
-            turn.dropped |= fresh
+            tx.after_commit.append(functools.partial(turn.dropped.update, fresh))
             tx.record(now=now, kind="refusal", event="words dropped",
                       person_id="" if turn.account is None else turn.account.key,
                       detail=f"folded in by {len(fresh)} who may not use the bot")
@@ -654,8 +667,8 @@ class Hooks:
 
     def _let_in(self, tx: Tx, turn: Turn, account: Account, *, now: float) -> None:
         """Another person's words are in this turn from now on: the lowest of their rights apply."""
-        turn.others.add(account)
-        turn.block = prompt.turn_block(["Speaking now: more than one person."])
+        tx.after_commit.append(functools.partial(turn.let_in, account, prompt.turn_block(
+            ["Speaking now: more than one person."])))
         tx.record_speaker(session_id=turn.session_id, speaker=account.key, now=now)
         tx.record(now=now, kind="turn", event="several speakers",
                   person_id="" if turn.account is None else turn.account.key,
@@ -664,9 +677,7 @@ class Hooks:
     def _account_behind(self, tx: Tx, turn: Turn, sender: str, platform: str) -> Account | None:
         """The account that a fold's mark names, in the clear or hashed; None for nobody known."""
         own = turn.account
-        if not sender:  # the terminal and direct chats have only one person to come from
-            return own if turn.direct else None
-        if own is not None and sender in (own.sender_id, hashed_sender(own.sender_id)):
+        if is_own(turn, sender):
             return own
         where = own.platform if own is not None else platform
         for row in tx.accounts_on(platform=where):
@@ -764,6 +775,18 @@ def host_command(event: object) -> str | None:
         named = text[1:].split(maxsplit=1)[0].split("@", 1)[0] if text[1:].strip() else ""
         named = "" if "/" in named else named  # a path, which the host does not take for one
     return _text(named).casefold().replace("_", "-") or None
+
+
+def is_own(turn: Turn, sender: str) -> bool:
+    """Whether a fold's mark names the turn's own speaker.
+
+    One that names nobody is theirs where only one person can have written: in a direct chat and
+    on the terminal.
+    """
+    own = turn.account
+    if own is None or not sender:
+        return own is not None and turn.direct
+    return sender in (own.sender_id, hashed_sender(own.sender_id))
 
 
 def hashed_sender(sender_id: str) -> str:

@@ -323,6 +323,11 @@ class Turn:
     answer: str | None = None
     calls: list[Call] = field(default_factory=list)
 
+    def let_in(self, account: Account, block: str) -> None:
+        """Another person's words are in this turn; its notes are nobody's any more."""
+        self.others.add(account)
+        self.block = block
+
 
 # -- evidence to principal ---------------------------------------------------------------------
 
