@@ -682,13 +682,13 @@ class Contract20AFaultNeverTurnsARefusalIntoARun(FaultCase):
     """And is over once it is over: the next call is as if nothing had happened."""
 
     def test_turns_and_doors(self):
-        self.walk(turns_and_doors(), more=4)
+        self.walk(turns_and_doors(), more=2)
 
     def test_tool_calls(self):
-        self.walk(calls(), more=6)
+        self.walk(calls(), more=3)
 
     def test_requests_usage_and_subagents(self):
-        self.walk(requests(), more=4)
+        self.walk(requests(), more=2)
 
     def test_the_tools_own_handlers(self):
         self.walk(handlers())
