@@ -179,12 +179,17 @@ class Hooks:
 
     def _end_turn_but_the_owners(self, *, turn_id: str = "", session_id: str = "",
                                  task_id: str = "", platform: str = "", sender_id: str = "",
+                                 user_message: object = "",
                                  **_host: object) -> dict[str, str] | None:
         account = self._resolver.account_of_turn_start(_text(platform), _text(sender_id))
         turn = self._resolver.turn(_text(turn_id)) or Turn(
             _text(turn_id), _text(session_id), _text(task_id), account)
         self._resolver.begin(turn)
-        if turn.answer is None and self._resolver.is_known_owner(account):
+        typed = _TYPED_COMMAND.match(text_of(user_message)) or prompt.nonce_in(user_message)
+        if turn.answer is None and not typed and account is not None \
+                and self._resolver.is_known_owner(account):
+            self._store.defer(at=self._clock(), kind="turn", event="turn", person_id=account.key,
+                              detail="while the store could not be used")
             return None
         turn.answer = STORE_DOWN  # also where the failed transaction had another answer ready
         return {"action": "block", "message": turn.answer}

@@ -454,7 +454,10 @@ class Store:
                 yield tx
                 conn.execute("COMMIT")
             except BaseException:
-                _roll_back(conn)
+                try:
+                    _roll_back(conn)
+                except sqlite3.Error:
+                    self._drop()  # or its transaction would stay open for good
                 raise
             for row in written:
                 with suppress(ValueError):  # meanwhile a full queue has let go of it

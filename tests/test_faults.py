@@ -660,13 +660,14 @@ def sampled(bench: Bench, entry: Entry, more: int) -> list[tuple[Fault, int]]:
     return ends + chance.sample(every, min(more, len(every)))
 
 
+def setUpModule() -> None:
+    """One bench for all: its good runs do not change, and every trial has a file of its own."""
+    FaultCase.bench = Bench()
+    unittest.addModuleCleanup(FaultCase.bench.close)
+
+
 class FaultCase(unittest.TestCase):
     bench: Bench
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.bench = Bench()
-        cls.addClassCleanup(cls.bench.close)
 
     def walk(self, some: Iterator[Entry], more: int = 2) -> None:
         for entry in some:
@@ -711,12 +712,6 @@ class TheGoodRuns(FaultCase):
             "turn, member's subagent", "door, member", "door, owner", "dispatch, owner",
             "tool, allow", "tool, spends a grant", "tool, owner", "request, owner",
             "transport, the owner approves", "transport, by a grant", "transport, owner's own"})
-
-    def test_are_alike_when_they_are_repeated_on_another_copy(self):
-        for entry in entries():
-            with self.subTest(entry=entry.name), self.bench.house() as house:
-                good, other = self.bench.good(entry), self.bench.once(house, entry)
-                self.assertEqual((other.answer, other.state), (good.answer, good.state))
 
 
 class AGrant(FaultCase):

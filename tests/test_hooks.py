@@ -480,6 +480,12 @@ class ACrash(HouseCase):
                 self.assertEqual(seen.reply, identity.STORE_DOWN)
                 self.assertEqual(seen.model_calls, 0)
 
+    def test_an_owner_s_turn_goes_on_but_a_command_as_text_reaches_no_model(self):
+        with self.assertLogs("manyhands", "ERROR"):
+            self.assertEqual(self.host.say("111", "hi", name="Boss", door=False).model_calls, 1)
+            typed = self.host.say("111", "/many approve AAAA", name="Boss", door=False)
+        self.assertEqual((typed.reply, typed.model_calls), (identity.STORE_DOWN, 0))
+
     def test_a_member_s_request_becomes_the_card_and_the_turn_s_own_text(self):
         request = {"model": "m", "messages": [{"role": "system", "content": PRIVATE},
                                               {"role": "user", "content": "hi"}]}

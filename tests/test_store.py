@@ -1208,6 +1208,33 @@ for n in range(100):
         self.assertEqual((found.rows, found.broken), (202, None))
 
 
+class ARollbackThatFails(StoreCase):
+    class Stubborn:
+        """A connection whose ROLLBACK fails; everything else is the real one's."""
+
+        def __init__(self, conn):
+            self.conn = conn
+
+        def __getattr__(self, name):
+            return getattr(self.conn, name)
+
+        def execute(self, sql, *params):
+            if sql == "ROLLBACK":
+                raise sqlite3.OperationalError("database is locked")
+            return self.conn.execute(sql, *params)
+
+    def test_leaves_no_transaction_open_for_the_next_one(self):
+        with self.store.transaction() as tx:
+            tx.record(now=NOON, kind="turn", event="before")
+        self.store._conn = self.Stubborn(self.store._conn)
+        with self.assertRaises(RuntimeError), self.store.transaction() as tx:
+            tx.record(now=NOON, kind="turn", event="undone")
+            raise RuntimeError
+        with self.store.transaction() as tx:
+            rows = tx.trail(person_id=None, since=0.0, limit=10)
+        self.assertEqual([row["event"] for row in rows], ["before"])
+
+
 class TheFileUnderARunningBot(StoreCase):
     def insert(self) -> None:
         with self.store.transaction() as tx:
