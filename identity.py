@@ -342,7 +342,7 @@ STALE_S = 300.0            # a call whose end nobody reported is over by then
 def bound_sender(context: contextvars.Context) -> tuple[bool, Sender | None]:
     """Whether the host bound a platform in `context`, and the sender it bound.
 
-    Read by variable name because 0.22 passes no `source` to command handlers (HOST.md, commands).
+    Read by variable name because 0.22 passes no `source` to command handlers (seen on 0.22.2).
     An unset variable holds a private object of the host's, so anything but text counts as unset.
     A platform without a user id is nobody.
     """

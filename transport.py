@@ -287,7 +287,7 @@ class Outcome:
 
 
 class Inject(Protocol):
-    """`ctx.inject_message`: True is no proof of delivery, False is proof of none (HOST.md 10)."""
+    """`ctx.inject_message`: on 0.22.2 True proves no delivery, False proves that there is none."""
 
     def __call__(self, content: str, role: str = ..., *, session_key: str | None = ...,
                  origin: Mapping[str, Any] | None = ...) -> bool: ...

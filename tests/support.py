@@ -1,6 +1,6 @@
 """What the self-tests share: loading the plugin, a clock, a real store, a stand-in host.
 
-The stand-in host behaves as HOST.md says the real one does, in the two contracts a plugin can meet:
+The stand-in host behaves as the real one does, in the two contracts that a plugin can meet:
 0.22 (ignores a block from `pre_llm_call`, empty sender on the terminal, no `source` for commands)
 and 0.23 (honours the block, `uid:<uid>`, `source=` for handlers that declare it, a fresh task id
 for each turn). The live tests hold the real host to the same facts.

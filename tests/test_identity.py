@@ -363,7 +363,7 @@ ROLES = (None, Role.GUEST, Role.MEMBER, Role.OWNER, Role.BLOCKED)
 
 
 class Admission(HouseCase):
-    """SPEC 2.5, each policy x role x message."""
+    """Each policy x role x message."""
 
     def seat(self, role: Any, number: int) -> str:
         person = f"telegram:{1000 + number}"

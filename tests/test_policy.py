@@ -69,7 +69,7 @@ def everybody() -> tuple[object, ...]:
 
 
 class Defaults(unittest.TestCase):
-    """The table of SPEC 3.1, by the host's names, old and new."""
+    """The table of defaults, by the host's names, old and new."""
 
     def assert_all(self, role, tools, state):
         for tool in tools:
@@ -119,7 +119,7 @@ class Defaults(unittest.TestCase):
 
 
 class Precedence(unittest.TestCase):
-    """One oracle, written from SPEC 3.1 as a table, against the whole product of standings."""
+    """One oracle, written as a table, against the whole product of standings."""
 
     @staticmethod
     def expected(who, built_in):
@@ -532,7 +532,7 @@ CHOICES = {
 
 
 class SettingsTable(unittest.TestCase):
-    """SPEC 9: the defaults, what is accepted, and what falls back."""
+    """The defaults, what is accepted, and what falls back."""
 
     numbers = ("invite_ttl_h", "approval_timeout_s", "grant_ttl_s", "audit_days")
     counts = ("max_person_facts", "max_shared_facts")

@@ -1143,7 +1143,7 @@ class Small(FileCase):
 
 
 class TheChain(StoreCase):
-    """SPEC 6.6: each row carries the hash of the one before it."""
+    """Each row carries the hash of the one before it."""
 
     def fill(self, rows: int = 12) -> None:
         for n in range(rows):

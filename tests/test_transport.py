@@ -505,7 +505,7 @@ class CanonicalArguments(unittest.TestCase):
 
 
 class Request(SimpleNamespace):
-    """The host's approval request (HOST.md, approvals)."""
+    """The host's approval request (seen on 0.22.2)."""
 
     def respond(self, choice: str) -> str:
         return choice
