@@ -221,7 +221,7 @@ def rewrite(request: Mapping[str, object], api_mode: str, how: Rewrite) -> dict[
     _rewrite_system(out, shape, how)
     for message in messages:
         if message.get("role") not in _SYSTEM_ROLES:
-            _scrub(message, shape, _tags(how))
+            _scrub(message, shape, _tags(how, message.get("role")))
     _drop_unwelcome(messages, how)
     for message in messages:
         if message.get("role") == "user":
@@ -476,8 +476,11 @@ _NOTICE_LINE = re.compile(
 _ANSWER_LINE = re.compile(rf"^[ \t]*+{re.escape(ANSWER_HEAD.strip())}(?=\s|$)", re.MULTILINE)
 
 
-def _tags(how: Rewrite) -> tuple[re.Pattern[str], ...]:
-    wanted = ((_TURN_TAG, True), (_CARD_TAG, bool(how.card)), (_MEMORY_TAG, how.withhold))
+def _tags(how: Rewrite, role: object = "user") -> tuple[re.Pattern[str], ...]:
+    """What is cut from a message of this role. A card in what was said is forged, for anyone."""
+    said = role in ("user", "assistant", "model")
+    wanted = ((_TURN_TAG, True), (_CARD_TAG, bool(how.card) or said),
+              (_MEMORY_TAG, how.withhold))
     return tuple(tag for tag, is_wanted in wanted if is_wanted)
 
 
