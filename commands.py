@@ -319,8 +319,13 @@ def _plain(char: str) -> str:
     return unicodedata.normalize("NFKC", char) if "\uff01" <= char <= "\uff5e" else char
 
 
+def _is_number(word: str) -> bool:
+    """Plain digits, and few enough for SQLite."""
+    return word.isascii() and word.isdigit() and len(word) < 16
+
+
 def _whole(line: Line, word: str, what: str, *, low: int = 1, high: int) -> int:
-    if not (word.isascii() and word.isdigit() and len(word) < 16 and low <= int(word) <= high):
+    if not (_is_number(word) and low <= int(word) <= high):
         raise line.wrong(f"{what} is a whole number from {low} to {high}, not {shown(word, 40)}.")
     return int(word)
 
@@ -372,9 +377,14 @@ def _pages(lines: Iterable[str]) -> list[list[str]]:
 def _paged(title: str, lines: Iterable[str], *, page: int, again: str) -> str:
     """One page. `again` is the command that the next page's number is added to."""
     pages = _pages(lines)
-    if page > len(pages):
-        raise BadInput(f"There is no page {page}; the last one is {len(pages)}.")
+    _reachable(page, of=len(pages))
     return _framed(title, "\n".join(pages[page - 1]), page=page, of=len(pages), again=again)
+
+
+def _reachable(page: int, *, of: int) -> None:
+    """Raises BadInput for a page behind the last one."""
+    if page > of:
+        raise BadInput(f"There is no page {page}; the last one is {of}.")
 
 
 def _framed(title: str, body: str, *, page: int, of: int, again: str) -> str:
@@ -532,8 +542,7 @@ def _roster(line: Line) -> Answer:
     entries, total = roster_of(line.tx, line.who, line.settings, now=line.now,
                                start=(page - 1) * PEOPLE_A_PAGE, count=PEOPLE_A_PAGE)
     pages = max(1, -(-total // PEOPLE_A_PAGE))
-    if page > pages:
-        raise BadInput(f"There is no page {page}; the last one is {pages}.")
+    _reachable(page, of=pages)
     if not total:
         return "Nobody is on the roster yet."
     return _framed(f"{total} on the roster:", "\n".join(
@@ -978,8 +987,7 @@ def _revoke(line: Line) -> Answer:
     said = line.desk.revoke(line.tx, line.who, word, now=line.now)
     if said is not None:
         return said
-    if word.isascii() and word.isdigit() and len(word) < 16 and line.tx.revoke_invite(
-            invite_id=int(word), now=line.now):
+    if _is_number(word) and line.tx.revoke_invite(invite_id=int(word), now=line.now):
         line.record("policy", "invite revoked", line.who.person_id, f"number {int(word)}")
         return f"Invite {int(word)} is revoked; its code admits nobody."
     raise BadInput(f"Nothing open is called {shown(word, 20)}. /many grants lists approvals, "
@@ -998,8 +1006,7 @@ def _show(line: Line) -> Answer:
     pages = _pages(argument_lines(str(ask["args_json"])))
     if is_open and len(pages) == 1 and f"/many show {code}" not in prompt:
         return prompt  # it shows everything
-    if page > len(pages):
-        raise BadInput(f"There is no page {page}; the last one is {len(pages)}.")
+    _reachable(page, of=len(pages))
     state = f"Approve once: /many approve {code}" if is_open else \
         f"This request is closed: {ask['outcome']}."
     hidden = any("\\u{" in text for text in pages[page - 1])

@@ -26,6 +26,7 @@ from .identity import (
     DOOR_ANSWERS,
     INVITE_ONLY,
     IS_BLOCKED,
+    MENTIONED,
     STORE_DOWN,
     UNCLAIMED,
     Account,
@@ -40,6 +41,7 @@ from .identity import (
     Verdict,
     admit,
     bound_sender,
+    host_id,
     is_machine_marked,
     mode_of,
     sender_of_source,
@@ -79,8 +81,7 @@ TYPE_IT_AGAIN = ("That /many command came in while this chat was busy, so it was
 FAILED = ("Refused: the bot could not check who may do this, so nothing was run. Say so plainly "
           "and ask the person to try again later.")
 
-_TYPED_COMMAND = re.compile(
-    r"\s*(?:\[[^\n]{0,200}?\]\s+)?(?:<?@[^\s>]{1,64}>?[:,]?\s+)?/many\b", re.IGNORECASE)
+_TYPED_COMMAND = re.compile(MENTIONED + r"/many\b", re.IGNORECASE)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -150,11 +151,6 @@ def text_of(message: object) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def _text(value: object) -> str:
-    """A host id: anything but text counts as none."""
-    return value if isinstance(value, str) else ""
-
-
 class Hooks:
     """The callbacks that `register` hands to the host."""
 
@@ -172,7 +168,7 @@ class Hooks:
 
     def _owner_in_memory(self, turn_id: object) -> Turn | None:
         """The turn, when all of it is an owner's whom this process has identified before."""
-        turn = self._resolver.turn(_text(turn_id))
+        turn = self._resolver.turn(host_id(turn_id))
         if turn is None or turn.answer is not None or turn.others:
             return None
         return turn if self._resolver.is_known_owner(turn.account) else None
@@ -181,9 +177,9 @@ class Hooks:
                                  task_id: str = "", platform: str = "", sender_id: str = "",
                                  user_message: object = "",
                                  **_host: object) -> dict[str, str] | None:
-        account = self._resolver.account_of_turn_start(_text(platform), _text(sender_id))
-        turn = self._resolver.turn(_text(turn_id)) or Turn(
-            _text(turn_id), _text(session_id), _text(task_id), account)
+        account = self._resolver.account_of_turn_start(host_id(platform), host_id(sender_id))
+        turn = self._resolver.turn(host_id(turn_id)) or Turn(
+            host_id(turn_id), host_id(session_id), host_id(task_id), account)
         self._resolver.begin(turn)
         typed = _TYPED_COMMAND.match(text_of(user_message)) or prompt.nonce_in(user_message)
         if turn.answer is None and not typed and account is not None \
@@ -201,10 +197,10 @@ class Hooks:
         if turn is None or turn.account is None:
             return {"action": "block", "message": FAILED}
         self._store.defer(at=self._clock(), kind="tool", event="allow",
-                          person_id=turn.account.key, tool=_text(tool_name),
+                          person_id=turn.account.key, tool=host_id(tool_name),
                           detail="while the store could not be used")
-        self._resolver.begin_call(turn, Call(_text(tool_name), "", command_of(
-            _text(tool_name), args)))
+        self._resolver.begin_call(turn, Call(host_id(tool_name), "", command_of(
+            host_id(tool_name), args)))
         return None
 
     def _handle_all_but_the_owner(self, *, source: object = None,
@@ -225,7 +221,7 @@ class Hooks:
                                        api_mode: str = "",
                                        **_host: object) -> dict[str, Any] | None:
         given = request if isinstance(request, Mapping) else {}
-        turn = self._resolver.turn(_text(turn_id))
+        turn = self._resolver.turn(host_id(turn_id))
         if turn is not None and self._owner_in_memory(turn_id) is not None:
             with suppress(prompt.ShapeError):
                 return self._owners_request(given, api_mode, turn)
@@ -334,9 +330,9 @@ class Hooks:
         now = self._clock()
         bound, place = bound_sender(contextvars.copy_context())
         account = self._resolver.account_of_turn_start(
-            _text(platform), _text(sender_id),
+            host_id(platform), host_id(sender_id),
             marked=is_machine_marked(text_of(user_message), in_a_chat=bound))
-        turn = Turn(_text(turn_id), _text(session_id), _text(task_id), account,
+        turn = Turn(host_id(turn_id), host_id(session_id), host_id(task_id), account,
                     own_text=text_of(user_message), origin=origin_of(account, place),
                     evidence=Evidence.SUBAGENT if platform == "subagent" else Evidence.TURN)
         # Bound variables can name a session's previous speaker: then they say nothing of this one.
@@ -513,10 +509,10 @@ class Hooks:
                       session_id: str = "", task_id: str = "",
                       **_host: object) -> dict[str, str] | None:
         """May this call run? None lets it; anything else is a block with words in it."""
-        tool = canonical_tool(_text(tool_name))
+        tool = canonical_tool(host_id(tool_name))
         given = args if args is not None else {}
-        call = ToolCall(tool, Arguments.of(given), command_of(tool, given), _text(turn_id),
-                        _text(session_id), _text(task_id), self._clock())
+        call = ToolCall(tool, Arguments.of(given), command_of(tool, given), host_id(turn_id),
+                        host_id(session_id), host_id(task_id), self._clock())
         judged = self._judge(call, durable=False)
         if judged is None:  # a live grant may be spent: that commit must survive a power cut
             judged = self._judge(call, durable=True)
@@ -611,9 +607,9 @@ class Hooks:
         """What leaves for the provider: the operator's notes stay out of everybody else's."""
         if not isinstance(request, Mapping):
             return None
-        self._resolver.new_request(_text(turn_id))
-        turn = self._resolver.turn(_text(turn_id)) or Turn(
-            _text(turn_id), _text(session_id), _text(task_id), None, evidence=Evidence.NONE)
+        self._resolver.new_request(host_id(turn_id))
+        turn = self._resolver.turn(host_id(turn_id)) or Turn(
+            host_id(turn_id), host_id(session_id), host_id(task_id), None, evidence=Evidence.NONE)
         now = self._clock()
         found, folds = prompt.nonces(request), prompt.NO_FOLDS
         with suppress(prompt.ShapeError):  # `rewrite` below raises it again, where that counts
@@ -623,7 +619,7 @@ class Hooks:
                                                  session_id=turn.session_id, task_id=turn.task_id)
             if mapped is None:
                 self._end_unmapped(tx, turn, who, now=now)
-            unwelcome = self._meet_others(tx, turn, folds, _text(platform), now=now)
+            unwelcome = self._meet_others(tx, turn, folds, host_id(platform), now=now)
             mode = mode_of(tx, self._settings())
             known = tx.known_nonces(found) if found else {}
         if turn.answer is not None:
@@ -696,7 +692,7 @@ class Hooks:
 
         Not under `never_raises`: what the provider call raises is the host's to handle.
         """
-        turn = self._resolver.turn(_text(turn_id))
+        turn = self._resolver.turn(host_id(turn_id))
         if turn is None or turn.answer is None:
             return next_call(request)
         return prompt.answer(api_mode, turn.answer)
@@ -706,13 +702,14 @@ class Hooks:
                          task_id: str = "", **_host: object) -> None:
         """Count the reported tokens for the person whose turn it is, or for nobody."""
         tokens = total_tokens(usage)
-        turn = self._resolver.turn(_text(turn_id))
+        turn = self._resolver.turn(host_id(turn_id))
         if tokens <= 0 or (turn is not None and turn.answer is not None):
             return
         now = self._clock()
         with self._store.transaction() as tx:
-            who, _ = self._resolver.of_call(tx, turn_id=_text(turn_id),
-                                            session_id=_text(session_id), task_id=_text(task_id))
+            who, _ = self._resolver.of_call(tx, turn_id=host_id(turn_id),
+                                            session_id=host_id(session_id),
+                                            task_id=host_id(task_id))
             if who.is_identified and who.role is not None:
                 tx.add_tokens(person_id=who.person_id, day=day_of(now), tokens=tokens)
             tx.record(now=now, kind="tokens", event="used" if who.is_identified else
@@ -723,8 +720,8 @@ class Hooks:
                        **_host: object) -> None:
         """Remember which turn a subagent belongs to, before its own first turn."""
         with self._store.transaction() as tx:
-            self._resolver.adopt(tx, parent_turn_id=_text(parent_turn_id),
-                                 child_session_id=_text(child_session_id), now=self._clock())
+            self._resolver.adopt(tx, parent_turn_id=host_id(parent_turn_id),
+                                 child_session_id=host_id(child_session_id), now=self._clock())
 
 
 def _rewritten(request: dict[str, object]) -> dict[str, Any]:
@@ -775,11 +772,11 @@ def host_command(event: object) -> str | None:
     """The name of the host's command that a message is; None for any other message."""
     get_command = getattr(event, "get_command", None)
     named = get_command() if callable(get_command) else None
-    text = _text(getattr(event, "text", "")).strip()
+    text = host_id(getattr(event, "text", "")).strip()
     if not named and text.startswith("/"):
         named = text[1:].split(maxsplit=1)[0].split("@", 1)[0] if text[1:].strip() else ""
         named = "" if "/" in named else named  # a path, which the host does not take for one
-    return _text(named).casefold().replace("_", "-") or None
+    return host_id(named).casefold().replace("_", "-") or None
 
 
 def is_own(turn: Turn, sender: str) -> bool:

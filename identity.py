@@ -360,6 +360,11 @@ def bound_sender(context: contextvars.Context) -> tuple[bool, Sender | None]:
                         bound.get("THREAD_ID", ""))
 
 
+def host_id(value: object) -> str:
+    """An id from the host: anything but text counts as none."""
+    return value if isinstance(value, str) else ""
+
+
 def sender_of_source(source: object) -> Sender | None:
     """The sender a host's source names (an object on 0.23, a plain dict at admission)."""
     def value(key: str) -> str:
@@ -766,10 +771,11 @@ STORE_DOWN = ("The bot cannot reach its records right now, so it answers nobody 
 A_ROLE: Mapping[Role, str] = {Role.OWNER: "an owner", Role.MEMBER: "a member",
                               Role.GUEST: "a guest", Role.BLOCKED: "blocked"}
 
+# What may stand before typed words: the host's `[Name] ` of a shared group, then a mention.
+MENTIONED = r"\s*(?:\[[^\n]{0,200}?\]\s+)?(?:<?@[^\s>]{1,64}>?[:,]?\s+)?"
 # The second group is the code's second half where somebody put a blank in its middle.
 _JOIN = re.compile(
-    r"\s*(?:\[[^\n]{0,200}?\]\s+)?(?:<?@[^\s>]{1,64}>?[:,]?\s+)?"
-    r"join(?::\s*|\s+)(\S{4,40}(?:\s+\w{5}\W{0,3})?)\s*", re.IGNORECASE)
+    MENTIONED + r"join(?::\s*|\s+)(\S{4,40}(?:\s+\w{5}\W{0,3})?)\s*", re.IGNORECASE)
 
 
 def join_code(text: str) -> str | None:

@@ -24,6 +24,7 @@ from .identity import (
     Resolver,
     budget_of,
     has_hidden,
+    host_id,
     is_hidden,
     name_key,
     shown,
@@ -524,11 +525,6 @@ def _json(value: object) -> str:
     return "".join(json.dumps(c)[1:-1] if is_hidden(c) else c for c in text)
 
 
-def _text(value: object) -> str:
-    """A host id: anything but text counts as none."""
-    return value if isinstance(value, str) else ""
-
-
 class Tools:
     """The handlers that `register` hands to the host."""
 
@@ -546,7 +542,7 @@ class Tools:
         def handle(args: object = None, *, session_id: object = "", task_id: object = "",
                    **_host: object) -> str:
             return self._answer(tool, {} if args is None else args,
-                                session_id=_text(session_id), task_id=_text(task_id))
+                                session_id=host_id(session_id), task_id=host_id(task_id))
         return handle
 
     @never_raises
