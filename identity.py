@@ -66,8 +66,10 @@ def shown(text: str, limit: int = 0) -> str:
         return f"{shown(text[:limit])}… ({whole} characters)"
     if not (text.isascii() and text.isprintable()):
         text = "".join(_spelled(c) if is_hidden(c) else c.replace("\\", "\0") for c in text)
-    else:
+    elif "\\" in text:
         text = text.replace("\\", "\0")
+    else:
+        return _ACTIVE.sub(_spell_active, text)
     # A real backslash is held as NUL here (NUL itself is hidden and already spelled), so that it
     # cannot be told apart from the ones that `_spelled` writes.
     text = text.replace("\0u{", "\\u{5c}u{").replace("\0", "\\\0")
@@ -286,6 +288,13 @@ def nobody(why: str) -> Principal:
     return Principal(None, "", "", Role.GUEST, Evidence.NONE, why)
 
 
+def _principal(tx: Tx, account: Account, evidence: Evidence) -> Principal:
+    row = tx.person_by_account(platform=account.platform, sender_id=account.sender_id)
+    if row is None:
+        return Principal(account, account.key, "", None, evidence)
+    return Principal(account, str(row["person_id"]), str(row["name"]), Role(row["role"]), evidence)
+
+
 MACHINE = Principal(CRON, "cron", "the operator's automation", Role.OWNER, Evidence.MACHINE)
 TRUSTED = Principal(None, "", "an unidentified call", Role.OWNER, Evidence.TRUSTED)
 AMBIGUOUS = "two people could have made it"
@@ -296,7 +305,6 @@ class Call:
     """One tool call that `pre_tool_call` let through and that may still be running."""
 
     tool: str
-    args_digest: str
     command: str
     by_grant: bool = False
     began_at: float = 0.0
@@ -452,12 +460,10 @@ class Resolver:
             return MACHINE
         if account == self.seat and self._settings().local_seat_policy == "operator":
             return Principal(account, account.key, "the terminal", Role.OWNER, Evidence.SEAT)
-        row = tx.person_by_account(platform=account.platform, sender_id=account.sender_id)
-        role = None if row is None else Role(row["role"])
-        self._remember(tx, account, owner=role is Role.OWNER)
-        if row is None:
-            return Principal(account, account.key, "", None, evidence)
-        return Principal(account, str(row["person_id"]), str(row["name"]), role, evidence)
+        who = tx.remembered(("principal", account, evidence),
+                            lambda: _principal(tx, account, evidence))
+        self._remember(tx, account, owner=who.role is Role.OWNER)
+        return who
 
     def _remember(self, tx: Tx, account: Account, *, owner: bool) -> None:
         """Who is an owner, for when the store fails: never before the file says so for good."""
@@ -709,7 +715,7 @@ def budget_of(tx: Tx, *, person_id: str, role: Role) -> int:
 def is_over_budget(tx: Tx, *, person_id: str, role: Role, now: float) -> bool:
     if not is_governed(role):
         return False
-    budget = budget_of(tx, person_id=person_id, role=role)
+    budget = rights_of(tx, person_id=person_id, role=role).budget
     return budget > 0 and tx.tokens_on(person_id=person_id, day=day_of(now)) >= budget
 
 
@@ -721,20 +727,36 @@ def lists_of(tx: Tx, *, subject: str, role: Role) -> tuple[ToolLists, ToolLists]
     return ToolLists.of(own), ToolLists.of(of_role)
 
 
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What the roster alone says about what somebody may do; all of it is `remembered`."""
+
+    own: ToolLists
+    of_role: ToolLists
+    budget: int
+
+
+def rights_of(tx: Tx, *, person_id: str, role: Role) -> Rights:
+    """A person's and their role's; an empty id is somebody without lines of their own."""
+    return tx.remembered(("rights", person_id, role), lambda: Rights(
+        *lists_of(tx, subject=person_id, role=role),
+        budget_of(tx, person_id=person_id, role=role)))
+
+
 def standing_of(tx: Tx, who: Principal, settings: Settings, *, now: float) -> Standing:
     """All that a decision about this principal depends on, as of now."""
     mode = mode_of(tx, settings)
     if who.role is None or not who.is_identified:
         role = who.role or Role.BLOCKED
-        _, of_role = lists_of(tx, subject="", role=role)
-        return Standing(role, of_role=of_role, mode=mode, identified=False, may_ask=False,
-                        on_roster=who.role is not None, approval_tools=settings.approval_tools)
+        return Standing(role, of_role=rights_of(tx, person_id="", role=role).of_role, mode=mode,
+                        identified=False, may_ask=False, on_roster=who.role is not None,
+                        approval_tools=settings.approval_tools)
     if not is_governed(who.role):
         return Standing(who.role, mode=mode)
-    own, of_role = lists_of(tx, subject=who.person_id, role=who.role)
+    rights = rights_of(tx, person_id=who.person_id, role=who.role)
     over = mode is not Mode.PAUSED and is_over_budget(
         tx, person_id=who.person_id, role=who.role, now=now)
-    return Standing(who.role, own, of_role, mode, over, True, not who.background,
+    return Standing(who.role, rights.own, rights.of_role, mode, over, True, not who.background,
                     settings.approval_tools)
 
 

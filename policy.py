@@ -8,6 +8,7 @@ the same `Standing`, so no rule lives outside this module.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -125,11 +126,19 @@ class ToolLists:
     @classmethod
     def of(cls, rules: Iterable[tuple[str, str]]) -> ToolLists:
         """From (tool, effect) pairs; a line with an unknown effect removes."""
-        by_effect: dict[Effect, list[str]] = {effect: [] for effect in Effect}
-        for tool, effect in rules:
-            known = effect in Effect.__members__.values()
-            by_effect[Effect(effect) if known else Effect.REMOVE].append(tool)
-        return cls(*(Bucket.of(by_effect[e]) for e in (Effect.ALLOW, Effect.ASK, Effect.REMOVE)))
+        return _lists_of(tuple(rules))
+
+
+@functools.lru_cache(maxsize=1024)
+def _lists_of(rules: tuple[tuple[str, str], ...]) -> ToolLists:
+    if not rules:
+        return NO_LISTS
+    by_effect: dict[Effect, list[str]] = {effect: [] for effect in Effect}
+    for tool, effect in rules:
+        known = effect in Effect.__members__.values()
+        by_effect[Effect(effect) if known else Effect.REMOVE].append(tool)
+    return ToolLists(*(Bucket.of(by_effect[e])
+                       for e in (Effect.ALLOW, Effect.ASK, Effect.REMOVE)))
 
 
 NO_LISTS = ToolLists()
@@ -200,40 +209,45 @@ class Decision:
     reason: Reason
 
 
-UNNAMED = Decision(State.REFUSE, Reason.UNNAMED)
+# Made once: a decision is made on every call of every tool.
+_REFUSE: Mapping[Reason, Decision] = {reason: Decision(State.REFUSE, reason) for reason in Reason}
+_ALLOW: Mapping[Reason, Decision] = {reason: Decision(State.ALLOW, reason) for reason in Reason}
+UNNAMED = _REFUSE[Reason.UNNAMED]
 
 
 def strangers_may_nothing(who: Standing, tool: str) -> Decision | None:
-    return None if who.on_roster else Decision(State.REFUSE, Reason.NOT_ON_ROSTER)
+    return None if who.on_roster else _REFUSE[Reason.NOT_ON_ROSTER]
 
 
 def owner_may_everything(who: Standing, tool: str) -> Decision | None:
-    return Decision(State.ALLOW, Reason.OWNER) if who.role is Role.OWNER else None
+    return _ALLOW[Reason.OWNER] if who.role is Role.OWNER else None
 
 
 def blocked_may_nothing(who: Standing, tool: str) -> Decision | None:
-    return Decision(State.REFUSE, Reason.BLOCKED) if who.role is Role.BLOCKED else None
+    return _REFUSE[Reason.BLOCKED] if who.role is Role.BLOCKED else None
 
 
 def mode_decides(who: Standing, tool: str) -> Decision | None:
     """Locked stops every non-owner; paused frees those on the roster, never the unidentified."""
     if who.mode is Mode.LOCKED:
-        return Decision(State.REFUSE, Reason.LOCKED)
+        return _REFUSE[Reason.LOCKED]
     if who.mode is Mode.PAUSED and who.identified:
-        return Decision(State.ALLOW, Reason.PAUSED)
+        return _ALLOW[Reason.PAUSED]
     return None
 
 
 def budget_decides(who: Standing, tool: str) -> Decision | None:
-    return Decision(State.REFUSE, Reason.OVER_BUDGET) if who.over_budget else None
+    return _REFUSE[Reason.OVER_BUDGET] if who.over_budget else None
 
 
 def own_lists_decide(who: Standing, tool: str) -> Decision | None:
     """The person's own lines: removal wins over an allow, an allow over an ask."""
+    if who.own is NO_LISTS:
+        return None
     if who.own.remove.holds(tool):
-        return Decision(State.REFUSE, Reason.OWN_REMOVE)
+        return _REFUSE[Reason.OWN_REMOVE]
     if who.own.allow.holds(tool):
-        return Decision(State.ALLOW, Reason.OWN_ALLOW)
+        return _ALLOW[Reason.OWN_ALLOW]
     if who.own.ask.holds(tool):
         return _ask(who, Reason.OWN_ASK)
     return None
@@ -245,23 +259,25 @@ def role_lists_decide(who: Standing, tool: str) -> Decision | None:
     An ask line takes the tool out of the built-in allow bucket; where the setting has replaced the
     line, nothing gives the tool back.
     """
+    if who.of_role is NO_LISTS and who.approval_tools is None:
+        return None
     if who.of_role.remove.holds(tool):
-        return Decision(State.REFUSE, Reason.ROLE_LIST_REMOVE)
+        return _REFUSE[Reason.ROLE_LIST_REMOVE]
     if who.of_role.allow.holds(tool):
-        return Decision(State.ALLOW, Reason.ROLE_LIST_ALLOW)
+        return _ALLOW[Reason.ROLE_LIST_ALLOW]
     if who.approval_tools is not None and who.approval_tools.holds(tool):
         return _ask(who, Reason.SETTING_ASK)
     if not who.of_role.ask.holds(tool):
         return None
     if who.approval_tools is not None:
-        return Decision(State.REFUSE, Reason.ASKING_OFF)
+        return _REFUSE[Reason.ASKING_OFF]
     return _ask(who, Reason.ROLE_LIST_ASK)
 
 
 def role_buckets_decide(who: Standing, tool: str) -> Decision | None:
     """The built-in buckets; no rule names the tool when neither holds it."""
     if ALLOW_BUCKETS.get(who.role, NO_TOOLS).holds(tool):
-        return Decision(State.ALLOW, Reason.ROLE_ALLOW)
+        return _ALLOW[Reason.ROLE_ALLOW]
     if who.approval_tools is None and ASK_BUCKETS.get(who.role, NO_TOOLS).holds(tool):
         return _ask(who, Reason.ROLE_ASK)
     return None
@@ -290,7 +306,7 @@ def decide_together(standings: Sequence[Standing], tool: str) -> Decision:
     decision = decide_all([replace(who, may_ask=False) for who in standings], tool)
     if decision.state is State.ALLOW and tool not in OUR_TOOLS:
         return decision
-    return Decision(State.REFUSE, Reason.SEVERAL)
+    return _REFUSE[Reason.SEVERAL]
 
 
 _STRICTNESS = {State.ALLOW: 0, State.ASK: 1, State.REFUSE: 2}
@@ -322,9 +338,9 @@ def named_tools(who: Standing) -> dict[State, list[str]]:
 def _ask(who: Standing, reason: Reason) -> Decision:
     """An ask, unless nothing may be parked for this call or the setting lets nothing be asked."""
     if who.approval_tools is not None and who.approval_tools == NO_TOOLS:
-        return Decision(State.REFUSE, Reason.ASKING_OFF)
+        return _REFUSE[Reason.ASKING_OFF]
     if not (who.may_ask and who.identified):
-        return Decision(State.REFUSE, Reason.MAY_NOT_ASK)
+        return _REFUSE[Reason.MAY_NOT_ASK]
     return Decision(State.ASK, reason)
 
 

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
+import re
 import sqlite3
 import threading
 import unicodedata
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
 
 SHARED_SPACE = "@shared"  # the posting space of shared facts; a person's space is their id
 SEAT_PREFIX = "cli:"
@@ -33,6 +39,12 @@ APPLICATION_ID = 0x6D686E64  # "mhnd": tells our file from a foreign one of the 
 BUSY_TIMEOUT_S = 4.0
 LOCK_TIMEOUT_S = 6.0
 _MAX_TRAIL_ID = 120
+_MAX_KEPT = 512
+# The log is folded into the file beside the turns once it has grown this long; should writers be so
+# busy that it never ends, the last of it is done while they wait.
+_LOG_BYTES = 4 << 20
+_LONG_LOG_BYTES = 32 << 20
+_LOOK_EVERY = 64  # commits from one look at the log's length to the next
 _WAL_TRIES = 50
 
 
@@ -48,11 +60,17 @@ class StoreBusy(StoreError):
     """Another process or thread held the file for longer than the bounded wait."""
 
 
+# What SQLite, the file system and values that SQLite cannot hold raise; `Store._ours` translates.
+_TROUBLE = (sqlite3.Error, OSError, OverflowError, UnicodeEncodeError)
+
 Row = sqlite3.Row
 Value = str | int | float | None
+T = TypeVar("T")
 
-# Entry n takes user_version n to n + 1. Released entries are never edited.
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((
+# What a fresh file is made by. Whoever changes it adds the step that brings an older file here to
+# UPGRADES, further down, and writes down what the older version's file looked like in
+# tests/old_stores.
+SCHEMA: tuple[str, ...] = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     """CREATE TABLE people (
         person_id TEXT PRIMARY KEY,
@@ -105,7 +123,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
         name  TEXT PRIMARY KEY,
         value INTEGER NOT NULL) WITHOUT ROWID""",
     """CREATE TABLE audit (
-        audit_id  INTEGER PRIMARY KEY AUTOINCREMENT,
+        audit_id  INTEGER PRIMARY KEY,
         at        REAL NOT NULL,
         kind      TEXT NOT NULL CHECK (kind IN
                   ('turn', 'tool', 'refusal', 'approval', 'policy', 'memory', 'tokens')),
@@ -157,7 +175,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
         args_digest TEXT NOT NULL,
         binding     TEXT NOT NULL CHECK (binding IN ('arguments', 'tool')),
         differs     INTEGER NOT NULL,
-        via         TEXT NOT NULL,
+        via         TEXT NOT NULL DEFAULT '',
         chat        TEXT NOT NULL,
         parked_at   REAL NOT NULL,
         expires_at  REAL NOT NULL,
@@ -176,6 +194,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
     "CREATE INDEX approvals_code ON approvals (code, ask_id)",
     "CREATE INDEX approvals_of ON approvals (person_id, tool, ask_id)",
     """CREATE INDEX approvals_open ON approvals (expires_at) WHERE closed_at IS NULL""",
+    "CREATE INDEX approvals_granted ON approvals (grant_until) WHERE uses_left > 0",
     """CREATE TABLE notices (
         nonce      TEXT PRIMARY KEY,
         kind       TEXT NOT NULL CHECK (kind IN ('ask', 'news', 'outcome', 'resume')),
@@ -200,8 +219,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((
         day       INTEGER NOT NULL,
         tokens    INTEGER NOT NULL,
         PRIMARY KEY (person_id, day)) WITHOUT ROWID""",
-),)
-SCHEMA_VERSION = len(MIGRATIONS)
+)
 
 
 def digest(text: str) -> str:
@@ -242,8 +260,14 @@ def terms(text: str, limit: int = _MAX_TERMS) -> list[str]:
     return list(found)
 
 
+_ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
+
+
 def _words(text: str) -> Iterator[str]:
     """Runs of letters, marks and digits, cut where a script without spaces begins or ends."""
+    if text.isascii():
+        yield from _ASCII_WORD.findall(text)
+        return
     word: list[str] = []
     unspaced = False
     for char in text:
@@ -260,7 +284,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _terms_of(word: str) -> Iterator[str]:
-    if not _within(word[0], _UNSPACED):
+    if word[0] < "\u0e00" or not _within(word[0], _UNSPACED):
         yield word
         if len(word) > 5:
             yield word[:5] + "~"
@@ -288,12 +312,21 @@ def _by_relevance(hits: Iterable[Row]) -> list[tuple[str, int]]:
 # -- the audit's chain -------------------------------------------------------------------------
 
 _CHAINED = ("audit_id", "at", "kind", "event", "person_id", "tool", "code", "detail")
+_INSERT_AUDIT = """INSERT INTO audit
+                   (audit_id, at, kind, event, person_id, tool, code, detail, chain)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _VERIFY_ROWS = 5000
 
 
-def _link(chain: str, row: Mapping[str, Value] | Row) -> str:
-    """A row's own hash: over the hash of the row before it and all of its columns."""
-    return digest(chain + json.dumps([row[key] for key in _CHAINED]))
+def _chained(row: Row) -> list[Value]:
+    """What of an audit row its hash covers."""
+    return [row[key] for key in _CHAINED]
+
+
+def _link(chain: str, values: list[Any]) -> str:
+    """A row's own hash: over the hash of the row before it and all of its columns, as JSON."""
+    number, at, *texts = values
+    return digest(f"{chain}[{number}, {at!r}, {', '.join(map(encode_basestring_ascii, texts))}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,21 +393,96 @@ def _check_ours(conn: sqlite3.Connection, path: Path) -> int:
 def _migrate(conn: sqlite3.Connection, version: int) -> None:
     """Bring the file up to date in one transaction; a process that lost the race changes nothing.
 
-    Statement by statement: `executescript` commits first, so half a failed migration would stay.
     """
     if version == SCHEMA_VERSION:
         return
     conn.execute("BEGIN IMMEDIATE")
     try:
         current = int(conn.execute("PRAGMA user_version").fetchone()[0])
-        for number, entry in enumerate(MIGRATIONS[current:], current + 1):
-            for statement in entry:
-                conn.execute(statement)
-            conn.execute(f"PRAGMA user_version = {number:d}")
+        if current == 0:
+            _execute_each(conn, SCHEMA)
+        else:
+            for upgrade in UPGRADES[current - 1:]:
+                upgrade(conn)
+        conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION:d}")
         conn.execute("COMMIT")
     except BaseException:
         _roll_back(conn)
         raise
+
+
+def _execute_each(conn: sqlite3.Connection, statements: Iterable[str]) -> None:
+    """Statement by statement: `executescript` commits first, so half a failed change would stay."""
+    for statement in statements:
+        conn.execute(statement)
+
+
+def _to_version_2(conn: sqlite3.Connection) -> None:
+    """Files of version 1 exist in four forms, which only their tables tell apart."""
+    made = {str(row["name"]): str(row["sql"]) for row in conn.execute(
+        "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")}
+    if " via " not in made["approvals"]:
+        conn.execute("ALTER TABLE approvals ADD COLUMN via TEXT NOT NULL DEFAULT ''")
+    _set_aside(conn, "notices")
+    _set_aside(conn, "audit")
+    kept = {str(row["name"]) for row in conn.execute("SELECT name FROM sqlite_master")}
+    _execute_each(conn, (statement for statement in SCHEMA if _made_by(statement) not in
+                         {"", *kept}))
+    conn.execute(
+        """INSERT INTO notices
+           SELECT nonce, CASE kind WHEN 'told' THEN 'news' ELSE kind END, ask_id, text, person_id,
+                  platform, user_id, chat_id, chat_type, thread_id, made_at, sent_at, shown_at
+             FROM old_notices""")
+    if " chain " in made["audit"]:
+        conn.execute("INSERT INTO audit SELECT * FROM old_audit")
+    else:
+        _chain_all(conn)
+    _execute_each(conn, ("DROP TABLE old_notices", "DROP TABLE old_audit"))
+    _index_all(conn)
+
+
+def _set_aside(conn: sqlite3.Connection, table: str) -> None:
+    """Keep a table's rows under another name, and free its own and its indexes' names.
+
+    For what SQLite cannot change in place: a CHECK, an AUTOINCREMENT.
+    """
+    indexes = conn.execute("""SELECT name FROM sqlite_master WHERE type = 'index'
+                               AND tbl_name = :table AND sql IS NOT NULL""", {"table": table})
+    _execute_each(conn, (f"DROP INDEX {row['name']}" for row in indexes.fetchall()))
+    conn.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+
+
+def _made_by(statement: str) -> str:
+    """The table or index that a statement of the schema makes; "" for none."""
+    found = re.match(r"CREATE (?:UNIQUE )?(?:TABLE|INDEX) (\w+)", statement)
+    return found.group(1) if found else ""
+
+
+def _chain_all(conn: sqlite3.Connection) -> None:
+    """Chain rows that were written without one; it shows what is changed from now on."""
+    chain, last = "", 0
+    while rows := conn.execute(
+            "SELECT * FROM old_audit WHERE audit_id > :last ORDER BY audit_id LIMIT :limit",
+            {"last": last, "limit": _VERIFY_ROWS}).fetchall():
+        for row in rows:
+            values = _chained(row)
+            chain, last = _link(chain, values), int(row["audit_id"])
+            conn.execute(_INSERT_AUDIT, (*values, chain))
+
+
+def _index_all(conn: sqlite3.Connection) -> None:
+    """Write the recall index afresh: its terms have changed."""
+    conn.execute("DELETE FROM terms")
+    for row in conn.execute(
+            """SELECT person_id AS space, n, topic || ' ' || text AS text FROM facts
+               UNION ALL SELECT :shared, n, text FROM shared_facts""",
+            {"shared": SHARED_SPACE}).fetchall():
+        Tx(conn, str).index(space=str(row["space"]), n=int(row["n"]), text=str(row["text"]))
+
+
+# Entry n takes a file of version n + 1 to the next one. Released entries are never edited.
+UPGRADES: tuple[Callable[[sqlite3.Connection], None], ...] = (_to_version_2,)
+SCHEMA_VERSION = len(UPGRADES) + 1
 
 
 def _roll_back(conn: sqlite3.Connection) -> None:
@@ -401,6 +509,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         version = _check_ours(conn, path)
         _use_wal(conn)                               # readers and the writer don't stop each other
         conn.execute("PRAGMA synchronous = NORMAL")  # WAL: a power cut loses no committed order
+        conn.execute("PRAGMA wal_autocheckpoint = 0")  # a thread does it, not somebody's turn
         conn.execute("PRAGMA foreign_keys = ON")     # off by default in SQLite
         conn.execute("PRAGMA trusted_schema = OFF")  # nothing in the file may call functions
         _migrate(conn, version)
@@ -410,6 +519,20 @@ def _connect(path: Path) -> sqlite3.Connection:
     return conn
 
 
+def _fold(path: Path, whole: bool) -> None:
+    """Write the log's pages into the file. Only with `whole` does anybody wait for it."""
+    try:
+        conn = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        try:
+            conn.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if whole:
+                conn.execute("PRAGMA wal_checkpoint(RESTART)")
+        finally:
+            conn.close()
+    except sqlite3.Error as error:
+        log.warning("manyhands: the store's log was not folded in: %s", error)
+
+
 def _identity_of(path: Path) -> tuple[Path, int, int]:
     """Which file stands under this path now; zeros for none."""
     try:
@@ -417,6 +540,38 @@ def _identity_of(path: Path) -> tuple[Path, int, int]:
     except OSError:
         return path, 0, 0
     return path, found.st_dev, found.st_ino
+
+
+class _Kept:
+    """What has been read of the roster, for as long as nobody has changed what it came from.
+
+    Two things tell: SQLite's `data_version` changes with every commit of another connection, and
+    the connection's own `total_changes` with every row that is written here. Rows that nothing
+    kept here comes from (the audit, tokens, who spoke) are `expected` and change nothing.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[Hashable, ...], Any] = {}
+        self.head: tuple[int, str] | None = None  # of the audit
+        self.expected = -1  # what `total_changes` is while the answers hold
+        self._version: int | None = None
+
+    def begin(self, conn: sqlite3.Connection) -> None:
+        """A transaction has begun: drop what another connection may have changed."""
+        version = conn.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            self.forget()
+            self._version = version
+        self.expected = conn.total_changes
+
+    def end(self, conn: sqlite3.Connection) -> None:
+        """It has been committed; what it wrote itself may have changed an answer."""
+        if conn.total_changes != self.expected:
+            self.forget()
+
+    def forget(self) -> None:
+        self.answers.clear()
+        self.head = self._version = None
 
 
 class Store:
@@ -434,7 +589,10 @@ class Store:
         self._conn: sqlite3.Connection | None = None
         self._opened: tuple[Path, int, int] = (Path(), 0, 0)
         self._busy_ms = 0
-        self._deferred: deque[dict[str, Value]] = deque(maxlen=1000)
+        self._deferred: deque[dict[str, Any]] = deque(maxlen=1000)
+        self._kept = _Kept()
+        self._commits = 0
+        self._folder: threading.Thread | None = None
 
     @contextmanager
     def transaction(self, *, patience_s: float | None = None) -> Iterator[Tx]:
@@ -444,33 +602,53 @@ class Store:
         has to be less than usual. Raises StoreError (StoreBusy, StoreUnusable) for whatever
         SQLite cannot do.
         """
-        with self._locked(patience_s), self._translated():
+        self._acquire(LOCK_TIMEOUT_S if patience_s is None else patience_s)
+        try:
             conn = self._idle()
             self._wait_at_most(conn, BUSY_TIMEOUT_S if patience_s is None else patience_s)
             try:
                 conn.execute("BEGIN IMMEDIATE")
-                tx = Tx(conn, self._clean)
-                written = self._write_deferred(tx)
+                self._kept.begin(conn)
+                tx = Tx(conn, self._clean, self._kept)
+                written = self._write_deferred(tx) if self._deferred else []
                 yield tx
                 conn.execute("COMMIT")
+                self._kept.end(conn)
             except BaseException:
-                try:
-                    _roll_back(conn)
-                except sqlite3.Error:
-                    self._drop()  # or its transaction would stay open for good
+                self._undo(conn)
                 raise
-            for row in written:
-                with suppress(ValueError):  # meanwhile a full queue has let go of it
-                    self._deferred.remove(row)
-            for callback in tx.after_commit:
-                callback()
+            self._committed(tx, written)
+        except _TROUBLE as error:
+            raise self._ours(error) from error
+        finally:
+            self._lock.release()
+
+    def _undo(self, conn: sqlite3.Connection) -> None:
+        self._kept.forget()
+        try:
+            _roll_back(conn)
+        except sqlite3.Error:
+            self._drop()  # or its transaction would stay open for good
+
+    def _committed(self, tx: Tx, written: list[dict[str, Any]]) -> None:
+        for row in written:
+            with suppress(ValueError):  # meanwhile a full queue has let go of it
+                self._deferred.remove(row)
+        for callback in tx.after_commit:
+            callback()
+        self._commits += 1
+        if self._commits % _LOOK_EVERY == 0:
+            self._fold_log()
 
     @contextmanager
     def durable_transaction(self) -> Iterator[Tx]:
         """A transaction whose commit survives a power cut: spending a grant is not redone."""
-        with self._locked():
-            with self._translated():
+        self._acquire(LOCK_TIMEOUT_S)
+        try:
+            try:
                 self._idle().execute("PRAGMA synchronous = FULL")  # refused inside a transaction
+            except _TROUBLE as error:
+                raise self._ours(error) from error
             try:
                 with self.transaction() as tx:
                     yield tx
@@ -478,6 +656,8 @@ class Store:
                 if self._conn is not None:
                     with suppress(sqlite3.Error):
                         self._conn.execute("PRAGMA synchronous = NORMAL")
+        finally:
+            self._lock.release()
 
     def verify_audit(self) -> Verified:
         """Walk the whole chain, in short transactions so that nobody waits for it."""
@@ -488,7 +668,7 @@ class Store:
             with self.transaction() as tx:
                 batch = tx.audit_after(audit_id=last, limit=_VERIFY_ROWS)
             for row in batch:
-                if row["audit_id"] != last + 1 or row["chain"] != _link(chain, row):
+                if row["audit_id"] != last + 1 or row["chain"] != _link(chain, _chained(row)):
                     return Verified(rows, first, last, chain, last + 1)
                 last, chain, rows = int(row["audit_id"]), str(row["chain"]), rows + 1
             if len(batch) < _VERIFY_ROWS:
@@ -497,46 +677,54 @@ class Store:
     def defer(self, *, at: float, kind: str, event: str, person_id: str = "", tool: str = "",
               code: str = "", detail: str = "") -> None:
         """Keep an owner's audit row that could not be written; the next transaction writes it."""
-        self._deferred.append({"at": at, "kind": kind, "event": event, "person_id": person_id,
+        self._deferred.append({"now": at, "kind": kind, "event": event, "person_id": person_id,
                                "tool": tool, "code": code, "detail": detail})
 
     def close(self) -> None:
-        with self._locked():
-            self._drop()
-
-    @contextmanager
-    def _locked(self, patience_s: float | None = None) -> Iterator[None]:
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S if patience_s is None else patience_s):
-            raise StoreBusy("another thread held the store for too long")
+        if self._folder is not None:
+            self._folder.join(LOCK_TIMEOUT_S)
+        self._acquire(LOCK_TIMEOUT_S)
         try:
-            yield
+            self._drop()
         finally:
             self._lock.release()
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """SQLite's and the file system's errors as ours; a broken connection is dropped."""
+    def _fold_log(self) -> None:
+        """Start folding a long log into the file, on a thread and a connection of its own."""
+        path = self._opened[0]
         try:
-            yield
-        except sqlite3.OperationalError as error:
+            length = Path(f"{path}-wal").stat().st_size
+        except OSError:
+            return
+        if length >= _LOG_BYTES and (self._folder is None or not self._folder.is_alive()):
+            self._folder = threading.Thread(target=_fold, args=(path, length >= _LONG_LOG_BYTES),
+                                            name="manyhands-checkpoint", daemon=True)
+            self._folder.start()
+
+    def _acquire(self, patience_s: float) -> None:
+        if not self._lock.acquire(timeout=patience_s):
+            raise StoreBusy("another thread held the store for too long")
+
+    def _ours(self, error: Exception) -> StoreError:
+        """SQLite's and the file system's errors as ours; a broken connection is dropped."""
+        if isinstance(error, sqlite3.OperationalError):
             name = getattr(error, "sqlite_errorname", "") or ""
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                raise StoreBusy(f"the store is busy ({error})") from error
+                return StoreBusy(f"the store is busy ({error})")
             self._drop()
-            raise StoreError(f"the store cannot be used ({error})") from error
-        except sqlite3.IntegrityError as error:
-            raise StoreError(f"the store refused a row ({error})") from error
-        except sqlite3.ProgrammingError as error:
+            return StoreError(f"the store cannot be used ({error})")
+        if isinstance(error, sqlite3.IntegrityError):
+            return StoreError(f"the store refused a row ({error})")
+        if isinstance(error, sqlite3.ProgrammingError):
             self._drop()
-            raise StoreError(f"the store was closed or misused ({error})") from error
-        except sqlite3.Error as error:
+            return StoreError(f"the store was closed or misused ({error})")
+        if isinstance(error, sqlite3.Error):
             self._drop()
-            raise StoreUnusable(f"the store is damaged or not a database ({error}); it was left "
-                                "as it is") from error
-        except OSError as error:
-            raise StoreError(f"the store's place cannot be used ({error})") from error
-        except (OverflowError, UnicodeEncodeError) as error:  # half a surrogate pair, 2**63
-            raise StoreError(f"the store cannot hold a value ({error})") from error
+            return StoreUnusable(f"the store is damaged or not a database ({error}); it was left "
+                                 "as it is")
+        if isinstance(error, OSError):
+            return StoreError(f"the store's place cannot be used ({error})")
+        return StoreError(f"the store cannot hold a value ({error})")  # half a pair, 2**63
 
     def _wait_at_most(self, conn: sqlite3.Connection, patience_s: float) -> None:
         wanted = max(0, round(min(patience_s, BUSY_TIMEOUT_S) * 1000))
@@ -570,24 +758,26 @@ class Store:
 
     def _drop(self) -> None:
         conn, self._conn = self._conn, None
+        self._kept.forget()
         if conn is not None:
             with suppress(sqlite3.Error):
                 conn.close()
 
-    def _write_deferred(self, tx: Tx) -> list[dict[str, Value]]:
+    def _write_deferred(self, tx: Tx) -> list[dict[str, Any]]:
         rows = list(self._deferred)
         for row in rows:
-            tx.record_row(row)
+            tx.record(**row)
         return rows
 
 
 class Tx:
     """The queries, inside one open transaction. One method per query."""
 
-    def __init__(self, conn: sqlite3.Connection, clean: Callable[[str], str]) -> None:
+    def __init__(self, conn: sqlite3.Connection, clean: Callable[[str], str],
+                 kept: _Kept | None = None) -> None:
         self._conn = conn
         self._clean = clean
-        self._head: tuple[int, str] | None = None  # of the audit, once this transaction knows it
+        self._kept = kept or _Kept()
         self.after_commit: list[Callable[[], None]] = []  # what memory may only know then
 
     def _one(self, sql: str, params: Mapping[str, Value]) -> Row | None:
@@ -600,6 +790,26 @@ class Tx:
     def _run(self, sql: str, params: Mapping[str, Value]) -> int:
         """Rows changed."""
         return self._conn.execute(sql, params).rowcount
+
+    def _append(self, sql: str, params: Mapping[str, Value] | Sequence[Value]) -> None:
+        """Write a row that nothing `remembered` depends on."""
+        self._kept.expected += self._conn.execute(sql, params).rowcount
+
+    def remembered(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        """What `make` reads of the roster, from memory while nobody has changed a row of it.
+
+        `make` may depend on the key and on tables that `_append` does not write, and on nothing
+        else: no clock, no setting of the operator's. What it answers must not be changed.
+        """
+        kept = self._kept
+        if self._conn.total_changes != kept.expected:
+            return make()
+        if key not in kept.answers:
+            if len(kept.answers) >= _MAX_KEPT:
+                kept.answers.clear()
+            kept.answers[key] = make()
+        answer: T = kept.answers[key]
+        return answer
 
     def _number(self, sql: str, params: Mapping[str, Value]) -> int:
         row = self._one(sql, params)
@@ -637,7 +847,8 @@ class Tx:
                 WHERE p.role = 'owner' ORDER BY p.joined_at, p.person_id LIMIT 100""", {})
 
     def has_owner(self) -> bool:
-        return self._one("SELECT 1 FROM people WHERE role = 'owner' LIMIT 1", {}) is not None
+        return self.remembered(("has_owner",), lambda: self._one(
+            "SELECT 1 FROM people WHERE role = 'owner' LIMIT 1", {}) is not None)
 
     def owner_count(self) -> int:
         return self._number("SELECT count(*) FROM people WHERE role = 'owner'", {})
@@ -768,8 +979,10 @@ class Tx:
         return self._run("DELETE FROM tool_rules WHERE subject = :subject", {"subject": subject})
 
     def setting(self, *, key: str) -> str | None:
-        row = self._one("SELECT value FROM settings WHERE key = :key", {"key": key})
-        return None if row is None else str(row["value"])
+        def read() -> str | None:
+            row = self._one("SELECT value FROM settings WHERE key = :key", {"key": key})
+            return None if row is None else str(row["value"])
+        return self.remembered(("setting", key), read)
 
     def put_setting(self, *, key: str, value: str) -> None:
         self._run(
@@ -777,7 +990,7 @@ class Tx:
                ON CONFLICT (key) DO UPDATE SET value = :value""", {"key": key, "value": value})
 
     def add_tokens(self, *, person_id: str, day: int, tokens: int) -> None:
-        self._run(
+        self._append(
             """INSERT INTO usage (person_id, day, tokens) VALUES (:person_id, :day, :tokens)
                ON CONFLICT (person_id, day) DO UPDATE SET tokens = tokens + :tokens""",
             {"person_id": person_id, "day": day, "tokens": tokens})
@@ -796,7 +1009,7 @@ class Tx:
     # -- who spoke in a session ----------------------------------------------------------------
 
     def record_speaker(self, *, session_id: str, speaker: str, now: float) -> None:
-        self._run(
+        self._append(
             """INSERT INTO sessions (session_id, speaker, first_at, last_at)
                VALUES (:session_id, :speaker, :now, :now)
                ON CONFLICT (session_id, speaker) DO UPDATE SET last_at = :now""",
@@ -1065,6 +1278,10 @@ class Tx:
     def notice(self, *, nonce: str) -> Row | None:
         return self._one(self._NOTICE + "WHERE nonce = :nonce", {"nonce": nonce})
 
+    def has_unsent_notices(self) -> bool:
+        return self.remembered(("has_unsent_notices",), lambda: self._one(
+            "SELECT 1 FROM notices WHERE sent_at IS NULL LIMIT 1", {}) is not None)
+
     def unsent_notices(self, *, since: float) -> list[Row]:
         """In the order they were made; an outcome before the call that it makes possible."""
         return self._all(
@@ -1124,7 +1341,7 @@ class Tx:
                VALUES (:person_id, :n, :text, :topic, :digest, :now)""",
             {"person_id": person_id, "n": n, "text": text, "topic": topic, "digest": key,
              "now": now})
-        self._index(space=person_id, n=n, text=f"{topic} {text}")
+        self.index(space=person_id, n=n, text=f"{topic} {text}")
         return n
 
     def facts(self, *, person_id: str, limit: int = MAX_FACTS) -> list[Row]:
@@ -1186,7 +1403,7 @@ class Tx:
             {"author_id": author_id, "text": text, "digest": digest(text), "now": now})
         if row is None:
             return None
-        self._index(space=SHARED_SPACE, n=int(row["n"]), text=text)
+        self.index(space=SHARED_SPACE, n=int(row["n"]), text=text)
         return int(row["n"])
 
     _SHARED = """SELECT s.n, s.text, s.author_id, p.name AS author, s.made_at
@@ -1223,7 +1440,7 @@ class Tx:
                   {"space": SHARED_SPACE, "n": n})
         return self._run("DELETE FROM shared_facts WHERE n = :n", {"n": n}) == 1
 
-    def _index(self, *, space: str, n: int, text: str) -> None:
+    def index(self, *, space: str, n: int, text: str) -> None:
         self._conn.executemany(
             "INSERT OR IGNORE INTO terms (space, term, n) VALUES (:space, :term, :n)",
             [{"space": space, "term": term, "n": n} for term in terms(text)])
@@ -1245,21 +1462,14 @@ class Tx:
     def record(self, *, now: float, kind: str, event: str, person_id: str = "", tool: str = "",
                code: str = "", detail: str = "") -> None:
         """One row of the trail: what happened, to whom, by which code."""
-        self.record_row({"at": now, "kind": kind, "event": event, "person_id": person_id,
-                         "tool": tool, "code": code, "detail": detail})
-
-    def record_row(self, row: Mapping[str, Value]) -> None:
-        cleaned = {key: self._clean(value) if isinstance(value, str) else value
-                   for key, value in row.items()}
-        last_id, chain = self._head or self.audit_head()
-        cleaned |= {"person_id": self._trail_key(str(row["person_id"])), "audit_id": last_id + 1,
-                    "at": float(row["at"] or 0.0)}
-        cleaned["chain"] = _link(chain, cleaned)
-        self._run(
-            """INSERT INTO audit (audit_id, at, kind, event, person_id, tool, code, detail, chain)
-               VALUES (:audit_id, :at, :kind, :event, :person_id, :tool, :code, :detail,
-                       :chain)""", cleaned)
-        self._head = last_id + 1, str(cleaned["chain"])
+        last_id, chain = self._kept.head or self.audit_head()
+        clean = self._clean
+        values: list[Any] = [
+            last_id + 1, float(now), clean(kind), clean(event), self._trail_key(person_id),
+            tool and clean(tool), code and clean(code), detail and clean(detail)]
+        chain = _link(chain, values)
+        self._append(_INSERT_AUDIT, (*values, chain))
+        self._kept.head = last_id + 1, chain
 
     def audit_head(self) -> tuple[int, str]:
         """(number, chain) of the newest row; of the checkpoint when retention left none."""

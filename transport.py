@@ -67,8 +67,11 @@ class Arguments:
 
     @classmethod
     def of(cls, args: object) -> Arguments:
-        text = json.dumps(_plain(args), sort_keys=True, separators=(",", ":"))
+        text = _canonical(_plain(args))
         return cls(text, digest(text))
+
+
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _plain(value: object) -> object:
@@ -539,7 +542,7 @@ class Desk:
 
     def take_unsent(self, tx: Tx, *, now: float) -> list[Row]:
         """Claim the notices that wait for a gateway, when this process has one."""
-        if not self._resolver.has_gateway or self._inject is None:
+        if not self._resolver.has_gateway or self._inject is None or not tx.has_unsent_notices():
             return []
         return [row for row in tx.unsent_notices(since=now - SHOWN_WITHIN_S)
                 if tx.take_notice(nonce=str(row["nonce"]), now=now)]

@@ -1006,7 +1006,7 @@ class Removal(FileCase):
         self.add("telegram:7001", "guest")
         with self.store.transaction() as tx:
             self.assertEqual(tx.facts(person_id="telegram:7001"), [])
-            self.assertEqual(tx.rules(subject="telegram:7001", role_subject="@guest"), [])
+            self.assertFalse(tx.rules(subject="telegram:7001", role_subject="@guest"))
             self.assertEqual(tx.tokens_on(person_id="telegram:7001", day=1), 0)
             self.assertEqual(tx.open_asks(person_id="telegram:7001"), [])
             self.assertIsNone(tx.live_grant(person_id="telegram:7001", tool="granted", now=NOON))

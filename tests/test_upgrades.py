@@ -1,0 +1,140 @@
+"""A store that an earlier version wrote is brought up to date in place, with nothing lost.
+
+`old_stores` holds what each earlier form of the file looked like after a small household had used
+it: a dump whose first line names the instant, an open invite's code, a grant and an open ask.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import unittest
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+from support import ROOT, FolderCase, StandInHost, plugin_module
+
+module = plugin_module("store")
+OLD = sorted((ROOT / "tests" / "old_stores").glob("*.sql"))
+FIRST_LINE = re.compile(r"-- now (\d+) invite (\S+) grant (\S+) open (\S+)")
+
+
+def schema(conn: sqlite3.Connection) -> dict[str, object]:
+    """Tables by their columns, and indexes by their statements; defaults and order left out."""
+    found: dict[str, object] = {}
+    for name, kind, sql in conn.execute("SELECT name, type, sql FROM sqlite_master").fetchall():
+        if kind == "table":
+            found[name] = {(row[1], row[2], row[3], row[5]) for row in
+                           conn.execute(f"PRAGMA table_info({name})")}
+            found[f"checks of {name}"] = sorted(re.findall(
+                r"CHECK \((?:[^()]|\([^()]*\))*\)", sql or ""))
+        else:
+            found[name] = " ".join((sql or "").split())
+    return found
+
+
+class Upgrades(FolderCase):
+    def opened(self, dump: Path) -> tuple[StandInHost, Path]:
+        path = self.folder / f"{dump.stem}.db"
+        with closing(sqlite3.connect(path)) as conn:
+            conn.executescript(dump.read_text(encoding="utf-8"))
+        now = float(self.facts_of(dump)[0]) + 10
+        with mock.patch("time.time", lambda: now):  # `register` takes the clock with it
+            host = StandInHost({"db_path": str(path)})
+        self.addCleanup(host.unload)
+        return host, path
+
+    def facts_of(self, dump: Path) -> tuple[str, ...]:
+        found = FIRST_LINE.match(dump.read_text(encoding="utf-8"))
+        assert found is not None, dump
+        return found.groups()
+
+    def for_each(self, check: Callable[[Path, StandInHost, Path], None]) -> None:
+        self.assertEqual(len(OLD), 4)
+        for dump in OLD:
+            with self.subTest(dump.stem):
+                check(dump, *self.opened(dump))
+
+    def test_every_old_form_has_the_schema_of_a_fresh_file_afterwards(self):
+        fresh = StandInHost({"db_path": str(self.folder / "fresh.db")})
+        fresh.terminal_command("claim")
+        fresh.unload()
+        with closing(sqlite3.connect(self.folder / "fresh.db")) as conn:
+            wanted = schema(conn)
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            host.terminal_command("roster")
+            with closing(sqlite3.connect(path)) as conn:
+                self.assertEqual(schema(conn), wanted)
+                self.assertEqual(conn.execute("PRAGMA user_version").fetchone(),
+                                 (module.SCHEMA_VERSION,))
+                self.assertEqual(conn.execute("PRAGMA integrity_check").fetchone(), ("ok",))
+        self.for_each(check)
+
+    def test_people_their_rights_and_their_facts_are_as_they_were(self):
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            roster = host.command("111", "roster")
+            self.assertRegex(roster, r"(?s)Boss.*owner.*Minh.*member.*Lan.*guest")
+            self.assertIn("notes_write", host.command("111", "tools Minh"))
+            self.assertIn("of 5,000", host.command("333", "whoami"))
+            found = host.say("222", "peanuts?", tools=[
+                ("manyhands_recall", {"query": "erdnüsse"})]).results[0]
+            self.assertIn("allergic", found)
+            self.assertIn("绿茶", host.say("333", "tea?", tools=[
+                ("manyhands_recall", {"query": "绿茶"})]).results[0])
+            self.assertIn("fridge", host.command("333", "facts"))
+        self.for_each(check)
+
+    def test_an_open_ask_a_grant_and_an_invite_still_work_and_are_told_in_the_audit(self):
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            _, invite, grant, waiting = self.facts_of(dump)
+            if dump.stem != "version-1-first":  # whose grants were for one run, which it had
+                again = host.say("222", "again", tools=[("terminal", {"command": "make backup"})])
+                self.assertEqual(again.results, ["ran terminal"])
+            self.assertIn("Approved", host.command("111", f"approve {waiting}"))
+            self.assertIn("Welcome", host.say("555", f"join {invite}", name="Kim").reply)
+            story = host.command("111", "audit all")
+            self.assertIn(grant, story)
+            self.assertIn(waiting, story)
+        self.for_each(check)
+
+    def test_the_chain_is_whole_and_shows_what_is_changed_in_an_old_row(self):
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            self.assertIn("The audit is whole", host.command("111", "verify"))
+            with closing(sqlite3.connect(path)) as conn:
+                conn.execute("UPDATE audit SET detail = 'x' WHERE audit_id = 7")
+                conn.commit()
+            self.assertRegex(host.command("111", "verify"), r"\b7\b")
+        self.for_each(check)
+
+    def test_numbers_go_on_where_they_were(self):
+        def numbers(path: Path) -> dict[str, int]:
+            with closing(sqlite3.connect(path)) as conn:
+                return {**dict(conn.execute("SELECT name, seq FROM sqlite_sequence")),
+                        "audit": conn.execute("SELECT max(audit_id) FROM audit").fetchone()[0]}
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            before = numbers(path)
+            host.terminal_command("roster")
+            self.assertEqual(numbers(path), before)
+        self.for_each(check)
+
+    def test_an_upgrade_that_fails_half_way_leaves_the_old_file_and_works_the_next_time(self):
+        def broken(conn: sqlite3.Connection) -> None:
+            module._to_version_2(conn)
+            raise sqlite3.OperationalError("disk I/O error")
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            with closing(sqlite3.connect(path)) as conn:
+                before = list(conn.iterdump())
+            with mock.patch.object(module, "UPGRADES", (broken,)), \
+                    self.assertLogs("manyhands", "ERROR"):
+                self.assertIn("not", host.command("111", "roster"))
+            with closing(sqlite3.connect(path)) as conn:
+                self.assertEqual(list(conn.iterdump()), before)
+                self.assertEqual(conn.execute("PRAGMA user_version").fetchone(), (1,))
+            self.assertIn("Minh", host.command("111", "roster"))
+        self.for_each(check)
+
+
+if __name__ == "__main__":
+    unittest.main()
