@@ -244,6 +244,15 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """What the roster alone says about what somebody may do; all of it is `remembered`."""
+
+    own: ToolLists
+    of_role: ToolLists
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """Who one call is attributed to.
 
@@ -259,6 +268,7 @@ class Principal:
     why: str = ""
     background: bool = False
     via_subagent: bool = False
+    rights: Rights | None = field(default=None, compare=False)  # of somebody on the roster
 
     @property
     def is_identified(self) -> bool:
@@ -292,7 +302,9 @@ def _principal(tx: Tx, account: Account, evidence: Evidence) -> Principal:
     row = tx.person_by_account(platform=account.platform, sender_id=account.sender_id)
     if row is None:
         return Principal(account, account.key, "", None, evidence)
-    return Principal(account, str(row["person_id"]), str(row["name"]), Role(row["role"]), evidence)
+    role, person_id = Role(row["role"]), str(row["person_id"])
+    return Principal(account, person_id, str(row["name"]), role, evidence,
+                     rights=rights_of(tx, person_id=person_id, role=role))
 
 
 MACHINE = Principal(CRON, "cron", "the operator's automation", Role.OWNER, Evidence.MACHINE)
@@ -715,7 +727,11 @@ def budget_of(tx: Tx, *, person_id: str, role: Role) -> int:
 def is_over_budget(tx: Tx, *, person_id: str, role: Role, now: float) -> bool:
     if not is_governed(role):
         return False
-    budget = rights_of(tx, person_id=person_id, role=role).budget
+    return _has_used_up(tx, rights_of(tx, person_id=person_id, role=role).budget,
+                        person_id=person_id, now=now)
+
+
+def _has_used_up(tx: Tx, budget: int, *, person_id: str, now: float) -> bool:
     return budget > 0 and tx.tokens_on(person_id=person_id, day=day_of(now)) >= budget
 
 
@@ -725,15 +741,6 @@ def lists_of(tx: Tx, *, subject: str, role: Role) -> tuple[ToolLists, ToolLists]
     own = [(str(r["tool"]), str(r["effect"])) for r in rows if r["subject"] == subject]
     of_role = [(str(r["tool"]), str(r["effect"])) for r in rows if r["subject"] != subject]
     return ToolLists.of(own), ToolLists.of(of_role)
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What the roster alone says about what somebody may do; all of it is `remembered`."""
-
-    own: ToolLists
-    of_role: ToolLists
-    budget: int
 
 
 def rights_of(tx: Tx, *, person_id: str, role: Role) -> Rights:
@@ -753,9 +760,9 @@ def standing_of(tx: Tx, who: Principal, settings: Settings, *, now: float) -> St
                         approval_tools=settings.approval_tools)
     if not is_governed(who.role):
         return Standing(who.role, mode=mode)
-    rights = rights_of(tx, person_id=who.person_id, role=who.role)
-    over = mode is not Mode.PAUSED and is_over_budget(
-        tx, person_id=who.person_id, role=who.role, now=now)
+    rights = who.rights or rights_of(tx, person_id=who.person_id, role=who.role)
+    over = mode is not Mode.PAUSED and _has_used_up(
+        tx, rights.budget, person_id=who.person_id, now=now)
     return Standing(who.role, rights.own, rights.of_role, mode, over, True, not who.background,
                     settings.approval_tools)
 
@@ -897,7 +904,7 @@ def _welcome(tx: Tx, resolver: Resolver, sender: Sender, who: Principal, role: R
         person = add_person(tx, resolver, sender, role, joined_by="invite", now=now)
     else:
         change_role(tx, who.person_id, role, by="invite", now=now)
-        person = replace(who, role=role)
+        person = replace(who, role=role, rights=None)
     return Verdict(
         person, Ending.JOINED,
         f"Welcome, {person.name}. You have joined as a {role.value}. Just write what you need; "

@@ -21,7 +21,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +37,7 @@ APPLICATION_ID = 0x6D686E64  # "mhnd": tells our file from a foreign one of the 
 
 # A busy file is waited for this long; well under the host's 30 s bound on a hook.
 BUSY_TIMEOUT_S = 4.0
+_BUSY_MS = round(BUSY_TIMEOUT_S * 1000)
 LOCK_TIMEOUT_S = 6.0
 _MAX_TRAIL_ID = 120
 _MAX_KEPT = 512
@@ -80,6 +81,7 @@ SCHEMA: tuple[str, ...] = (
         budget    INTEGER CHECK (budget IS NULL OR budget >= 0),
         joined_at REAL NOT NULL,
         joined_by TEXT NOT NULL)""",
+    """CREATE INDEX people_owners ON people (joined_at, person_id) WHERE role = 'owner'""",
     """CREATE TABLE accounts (
         platform  TEXT NOT NULL,
         sender_id TEXT NOT NULL,
@@ -114,6 +116,7 @@ SCHEMA: tuple[str, ...] = (
         text      TEXT NOT NULL,
         digest    TEXT NOT NULL UNIQUE,
         made_at   REAL NOT NULL)""",
+    "CREATE INDEX shared_of ON shared_facts (author_id)",
     """CREATE TABLE terms (
         space TEXT NOT NULL,
         term  TEXT NOT NULL,
@@ -155,6 +158,7 @@ SCHEMA: tuple[str, ...] = (
         expires_at  REAL NOT NULL,
         redeemed_at REAL,
         redeemed_by TEXT)""",
+    "CREATE INDEX invites_open ON invites (expires_at) WHERE redeemed_at IS NULL",
     """CREATE TABLE claims (
         code_hash  TEXT PRIMARY KEY,
         made_at    REAL NOT NULL,
@@ -165,6 +169,7 @@ SCHEMA: tuple[str, ...] = (
         account    TEXT NOT NULL,
         at         REAL NOT NULL)""",
     "CREATE INDEX attempts_of ON attempts (account, at)",
+    "CREATE INDEX attempts_at ON attempts (at)",
     """CREATE TABLE approvals (
         ask_id      INTEGER PRIMARY KEY AUTOINCREMENT,
         code        TEXT NOT NULL,
@@ -192,9 +197,14 @@ SCHEMA: tuple[str, ...] = (
     """CREATE UNIQUE INDEX one_open_ask ON approvals (person_id, tool)
         WHERE closed_at IS NULL AND kind = 'tool'""",
     "CREATE INDEX approvals_code ON approvals (code, ask_id)",
-    "CREATE INDEX approvals_of ON approvals (person_id, tool, ask_id)",
+    "CREATE INDEX approvals_of ON approvals (person_id, tool, args_digest, ask_id)",
+    "CREATE INDEX approvals_parked ON approvals (person_id, parked_at, outcome)",
     """CREATE INDEX approvals_open ON approvals (expires_at) WHERE closed_at IS NULL""",
-    "CREATE INDEX approvals_granted ON approvals (grant_until) WHERE uses_left > 0",
+    """CREATE INDEX approvals_granted ON approvals (person_id, tool, grant_until)
+        WHERE uses_left > 0""",
+    # What `cut_ended_asks` has still to do.
+    """CREATE INDEX approvals_long ON approvals (closed_at)
+        WHERE closed_at IS NOT NULL AND length(args_json) > 4000""",
     """CREATE TABLE notices (
         nonce      TEXT PRIMARY KEY,
         kind       TEXT NOT NULL CHECK (kind IN ('ask', 'news', 'outcome', 'resume')),
@@ -219,6 +229,7 @@ SCHEMA: tuple[str, ...] = (
         day       INTEGER NOT NULL,
         tokens    INTEGER NOT NULL,
         PRIMARY KEY (person_id, day)) WITHOUT ROWID""",
+    "CREATE INDEX usage_on ON usage (day)",
 )
 
 
@@ -301,11 +312,12 @@ def _within(char: str, ranges: tuple[tuple[int, int], ...]) -> bool:
 
 def _by_relevance(hits: Iterable[Row]) -> list[tuple[str, int]]:
     """(space, number) of what was hit: a rare term weighs more, ties go to the newer fact."""
-    hits = list(hits)
-    spread = Counter(str(row["term"]) for row in hits)
+    found = [(str(space), str(term), int(n)) for space, term, n in hits]
+    spread = Counter((space, term) for space, term, _ in found)
+    weight = {key: 1.0 / math.log2(1.0 + count) for key, count in spread.items()}
     score: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for row in hits:
-        score[str(row["space"]), int(row["n"])] += 1.0 / math.log2(1.0 + spread[str(row["term"])])
+    for space, term, n in found:
+        score[space, n] += weight[space, term]
     return sorted(score, key=lambda key: (-score[key], key[0] == SHARED_SPACE, -key[1]))
 
 
@@ -421,6 +433,7 @@ def _to_version_2(conn: sqlite3.Connection) -> None:
     """Files of version 1 exist in four forms, which only their tables tell apart."""
     made = {str(row["name"]): str(row["sql"]) for row in conn.execute(
         "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")}
+    conn.execute("DROP INDEX approvals_of")  # it had the same name and fewer columns
     if " via " not in made["approvals"]:
         conn.execute("ALTER TABLE approvals ADD COLUMN via TEXT NOT NULL DEFAULT ''")
     _set_aside(conn, "notices")
@@ -605,7 +618,7 @@ class Store:
         self._acquire(LOCK_TIMEOUT_S if patience_s is None else patience_s)
         try:
             conn = self._idle()
-            self._wait_at_most(conn, BUSY_TIMEOUT_S if patience_s is None else patience_s)
+            self._wait_at_most(conn, patience_s)
             try:
                 conn.execute("BEGIN IMMEDIATE")
                 self._kept.begin(conn)
@@ -726,8 +739,9 @@ class Store:
             return StoreError(f"the store's place cannot be used ({error})")
         return StoreError(f"the store cannot hold a value ({error})")  # half a pair, 2**63
 
-    def _wait_at_most(self, conn: sqlite3.Connection, patience_s: float) -> None:
-        wanted = max(0, round(min(patience_s, BUSY_TIMEOUT_S) * 1000))
+    def _wait_at_most(self, conn: sqlite3.Connection, patience_s: float | None) -> None:
+        wanted = _BUSY_MS if patience_s is None else \
+            max(0, min(_BUSY_MS, round(patience_s * 1000)))
         if wanted != self._busy_ms:
             conn.execute(f"PRAGMA busy_timeout = {wanted:d}")
             self._busy_ms = wanted
@@ -749,7 +763,7 @@ class Store:
         _prepare_place(path)
         _look(path)
         self._conn = _connect(path)
-        self._opened, self._busy_ms = _identity_of(path), round(BUSY_TIMEOUT_S * 1000)
+        self._opened, self._busy_ms = _identity_of(path), _BUSY_MS
         for mine in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
             with suppress(OSError):  # a file of another account works, or fails at the first write
                 if mine.stat().st_mode & 0o077:
@@ -1045,7 +1059,7 @@ class Tx:
     def live_invites(self, *, now: float) -> list[Row]:
         return self._all(
             """SELECT invite_id, code_hash, role, made_by, made_at, expires_at FROM invites
-                WHERE redeemed_at IS NULL AND expires_at > :now ORDER BY invite_id LIMIT 1000""",
+                WHERE redeemed_at IS NULL AND expires_at > :now ORDER BY +invite_id LIMIT 1000""",
             {"now": now})
 
     def redeem_invite(self, *, invite_id: int, redeemed_by: str, now: float) -> bool:
@@ -1110,6 +1124,20 @@ class Tx:
             """UPDATE approvals SET closed_at = :now, outcome = 'expired'
                 WHERE closed_at IS NULL AND expires_at <= :now
             RETURNING ask_id, code, person_id, tool""", {"now": now})
+
+    def cut_ended_asks(self, *, before: float) -> None:
+        """Keep only the beginning of what was asked at length and ended before then.
+
+        A few at a time: each new ask makes room for itself. 4,000 characters is where the index
+        begins; 500 stay below that whatever has to be escaped in them.
+        """
+        self._run(
+            """UPDATE approvals SET args_json = json_object('arguments', substr(args_json, 1, 500)
+                      || '… (' || length(args_json) || ' characters; the rest was not kept)')
+                WHERE ask_id IN (SELECT ask_id FROM approvals
+                                  WHERE closed_at IS NOT NULL AND length(args_json) > 4000
+                                    AND closed_at < :before AND uses_left = 0 LIMIT 5)""",
+            {"before": before})
 
     def asks_of(self, *, person_id: str, limit: int) -> list[Row]:
         """All that this person ever asked for, newest first."""
@@ -1321,8 +1349,8 @@ class Tx:
     def undelivered_count(self, *, before: float) -> int:
         """Notices for owners that were sent before then and never came back in a turn."""
         return self._number(
-            """SELECT count(*) FROM notices AS n JOIN approvals AS a ON a.ask_id = n.ask_id
-                WHERE n.shown_at IS NULL AND n.made_at < :before AND a.closed_at IS NULL""",
+            """SELECT count(*) FROM approvals AS a CROSS JOIN notices AS n ON n.ask_id = a.ask_id
+                WHERE a.closed_at IS NULL AND n.shown_at IS NULL AND n.made_at < :before""",
             {"before": before})
 
     # -- facts ---------------------------------------------------------------------------------
@@ -1354,21 +1382,16 @@ class Tx:
         return self._number("SELECT count(*) FROM facts WHERE person_id = :person_id",
                             {"person_id": person_id})
 
-    def recall(self, *, person_id: str, query: str, limit: int) -> list[Row]:
-        """This person's facts, the most relevant to `query` first; no other row is visited."""
-        ranked = self._ranked(space=person_id, query=query)[:limit]
-        rows = self._all(
+    def facts_at(self, *, person_id: str, numbers: Iterable[int]) -> list[Row]:
+        """This person's facts of these numbers, in no order."""
+        return self._all(
             """SELECT n, text, topic, made_at FROM facts WHERE person_id = :person_id
-                  AND n IN (SELECT value FROM json_each(:ns))""",
-            {"person_id": person_id, "ns": json.dumps(ranked)})
-        by_number = {int(row["n"]): row for row in rows}
-        return [by_number[n] for n in ranked if n in by_number]
+                  AND n IN (SELECT value FROM json_each(:numbers))""",
+            {"person_id": person_id, "numbers": json.dumps(list(numbers))})
 
-    def recall_all(self, *, person_id: str, query: str, limit: int) -> list[Row]:
+    def recall(self, *, person_id: str, query: str, limit: int) -> list[Row]:
         """This person's facts and the shared ones (`shared` is 1) in one ranking."""
-        hits = [*self._hits(space=person_id, query=query),
-                *self._hits(space=SHARED_SPACE, query=query)]
-        ranked = _by_relevance(hits)[:limit]
+        ranked = self.ranked(person_id=person_id, query=query)[:limit]
         rows = self._all(
             """SELECT 0 AS shared, n, text, topic, '' AS author, made_at FROM facts
                 WHERE person_id = :person_id AND n IN (SELECT value FROM json_each(:own))
@@ -1426,14 +1449,12 @@ class Tx:
         return self._number("SELECT count(*) FROM shared_facts WHERE author_id = :author_id",
                             {"author_id": author_id})
 
-    def recall_shared(self, *, query: str, limit: int) -> list[Row]:
-        ranked = self._ranked(space=SHARED_SPACE, query=query)[:limit]
-        rows = self._all(
-            """SELECT s.n, s.text, s.author_id, p.name AS author, s.made_at
-                 FROM shared_facts AS s LEFT JOIN people AS p ON p.person_id = s.author_id
-                WHERE s.n IN (SELECT value FROM json_each(:ns))""", {"ns": json.dumps(ranked)})
-        by_number = {int(row["n"]): row for row in rows}
-        return [by_number[n] for n in ranked if n in by_number]
+    def shared_facts_at(self, *, numbers: Iterable[int]) -> list[Row]:
+        """The shared facts of these numbers, in no order."""
+        return self._all(
+            """SELECT n, text FROM shared_facts
+                WHERE n IN (SELECT value FROM json_each(:numbers))""",
+            {"numbers": json.dumps(list(numbers))})
 
     def unshare(self, *, n: int) -> bool:
         self._run("DELETE FROM terms WHERE space = :space AND n = :n",
@@ -1445,15 +1466,17 @@ class Tx:
             "INSERT OR IGNORE INTO terms (space, term, n) VALUES (:space, :term, :n)",
             [{"space": space, "term": term, "n": n} for term in terms(text)])
 
-    def _ranked(self, *, space: str, query: str) -> list[int]:
-        """Numbers by relevance."""
-        return [n for _, n in _by_relevance(self._hits(space=space, query=query))]
+    def ranked(self, *, person_id: str, query: str) -> list[tuple[str, int]]:
+        """(space, number) of this person's facts and the shared ones that `query` finds.
 
-    def _hits(self, *, space: str, query: str) -> list[Row]:
-        return self._all(
+        The most relevant first; the space is the person's id or SHARED_SPACE, and no other is read.
+        """
+        return _by_relevance(self._all(
             """SELECT space, term, n FROM terms
-                WHERE space = :space AND term IN (SELECT value FROM json_each(:terms))""",
-            {"space": space, "terms": json.dumps(terms(query, _MAX_QUERY_TERMS))})
+                WHERE space IN (:person_id, :shared)
+                  AND term IN (SELECT value FROM json_each(:terms))""",
+            {"person_id": person_id, "shared": SHARED_SPACE,
+             "terms": json.dumps(terms(query, _MAX_QUERY_TERMS))}))
 
     # -- the audit -----------------------------------------------------------------------------
 
@@ -1500,13 +1523,17 @@ class Tx:
 
     def trail(self, *, person_id: str | None, since: float, limit: int) -> list[Row]:
         """The newest rows first; None is the whole house."""
+        return list(islice(self._newest(person_id, since=since), limit))
+
+    def _newest(self, person_id: str | None, *, since: float) -> Iterator[Row]:
+        """Rows from the newest back to the first that is older, so that no older one is read."""
         if person_id is None:
-            return self._all(self._AUDIT + """WHERE at > :since
-                             ORDER BY audit_id DESC LIMIT :limit""",
-                             {"since": since, "limit": limit})
-        return self._all(self._AUDIT + """WHERE person_id = :who AND at > :since
-                         ORDER BY audit_id DESC LIMIT :limit""",
-                         {"who": self._trail_key(person_id), "since": since, "limit": limit})
+            rows = self._conn.execute(self._AUDIT + "ORDER BY audit_id DESC")
+        else:
+            rows = self._conn.execute(self._AUDIT + """WHERE person_id = :who
+                                      ORDER BY audit_id DESC""",
+                                      {"who": self._trail_key(person_id)})
+        return takewhile(lambda row: float(row["at"]) > since, rows)
 
     def _trail_key(self, person_id: str) -> str:
         """A person's id as their audit rows carry it: safe to print, and nobody else's.
@@ -1519,10 +1546,8 @@ class Tx:
 
     def unidentified_since(self, *, since: float) -> int:
         """Tool calls and turns that arrived without an identity."""
-        return self._number(
-            """SELECT count(*) FROM audit WHERE person_id = '' AND at > :since
-                  AND (kind IN ('turn', 'tool') OR (kind = 'refusal' AND tool <> ''))""",
-            {"since": since})
+        return sum(row["kind"] in ("turn", "tool") or (row["kind"] == "refusal" and
+                   row["tool"] != "") for row in self._newest("", since=since))
 
     def trail_count(self, *, person_id: str) -> int:
         return self._number("SELECT count(*) FROM audit WHERE person_id = :who",

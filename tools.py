@@ -196,7 +196,7 @@ def recalled(tx: Tx, *, person_id: str, query: str, limit: int) -> list[Fact]:
     """Own and shared facts, the most relevant first."""
     return [Fact(int(row["n"]), str(row["text"]), str(row["topic"]), float(row["made_at"]),
                  bool(row["shared"]), str(row["author"]))
-            for row in tx.recall_all(person_id=person_id, query=query, limit=limit)]
+            for row in tx.recall(person_id=person_id, query=query, limit=limit)]
 
 
 def person_called(tx: Tx, who: Principal, word: str) -> Row:

@@ -42,6 +42,8 @@ PROMPTS_PER_WINDOW = 5
 PROMPT_WINDOW_S = 600.0
 ALARM_EVERY_S = 600.0
 RESEND_AFTER_S = 5.0
+MAX_ASK_CHARS = 1_000_000   # of the arguments' canonical form
+WHOLE_FOR_S = 3600.0        # long arguments are kept whole for so long after their ask has ended
 NOTHING_HERE = "There is nothing here for you."
 MAX_REASON = 300
 MAX_HOST_WAITING = 5        # the host has eight workers; the sixth waiting call would fill them
@@ -312,7 +314,8 @@ class Desk:
     # -- parking
 
     def sweep(self, tx: Tx, *, now: float) -> None:
-        """Write down every expiry, so that none is undone later."""
+        """Write down every expiry, so that none is undone later, and let go of long arguments."""
+        tx.cut_ended_asks(before=now - WHOLE_FOR_S)
         for row in tx.expire_asks(now=now):
             tx.record(now=now, kind="approval", event="expired", person_id=str(row["person_id"]),
                       tool=str(row["tool"]), code=str(row["code"]))
@@ -340,6 +343,11 @@ class Desk:
         """A deny stands for a while, and an owner is asked only so often."""
         denied = tx.last_denied(person_id=who.person_id, tool=tool, args_digest=args.digest,
                                 since=now - self._settings().grant_ttl_s)
+        if len(args.text) > MAX_ASK_CHARS:
+            return (f"Refused: the arguments of this call of {shown(tool, 100)} are "
+                    f"{len(args.text):,} characters long, and an owner is asked about at most "
+                    f"{MAX_ASK_CHARS:,}. Nothing was run and nobody was asked. Do it in smaller "
+                    "parts.")
         if denied is not None:
             reason = f" Reason given: {denied['reason']}." if denied["reason"] else ""
             return (f"Refused: the owner said no to this call of {shown(tool, 100)} "

@@ -9,9 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -339,6 +340,155 @@ print("ok")""", 3)
         with self.store.transaction() as tx:
             self.assertEqual(tx.tokens_on(person_id="p:1", day=1), 120)
             self.assertEqual(tx.trail_count(person_id="p:1"), 120)
+
+
+class Remembered(FileCase):
+    """What is kept in memory of the roster is what the file says, whoever changed it."""
+
+    def role(self, tx: Any, person_id: str = ANNA) -> str:
+        return tx.remembered(("role", person_id), lambda: self.asked(tx, person_id))
+
+    def asked(self, tx: Any, person_id: str) -> str:
+        self.questions += 1
+        row = tx.person(person_id=person_id)
+        return "" if row is None else str(row["role"])
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.questions = 0
+        self.add(ANNA, "member")
+        self.assertEqual(self.seen(), "member")
+        self.questions = 0
+
+    def seen(self) -> str:
+        with self.store.transaction() as tx:
+            return self.role(tx)
+
+    def test_it_is_asked_once_while_nothing_it_depends_on_changes(self):
+        with self.store.transaction() as tx:
+            tx.record(now=NOON, kind="turn", event="t")
+            tx.add_tokens(person_id=ANNA, day=1, tokens=5)
+            tx.record_speaker(session_id="s", speaker=ANNA, now=NOON)
+            self.assertEqual(self.role(tx), "member")
+        self.assertEqual((self.seen(), self.questions), ("member", 0))
+
+    def test_a_change_is_seen_in_its_own_transaction_and_in_the_next(self):
+        with self.store.transaction() as tx:
+            tx.set_role(person_id=ANNA, role="guest")
+            self.assertEqual(self.role(tx), "guest")
+        self.assertEqual(self.seen(), "guest")
+
+    def test_a_change_that_was_rolled_back_is_never_seen_again(self):
+        with self.assertRaises(ZeroDivisionError), self.store.transaction() as tx:
+            tx.set_role(person_id=ANNA, role="owner")
+            self.assertEqual(self.role(tx), "owner")
+            raise ZeroDivisionError
+        self.assertEqual(self.seen(), "member")
+
+    def test_another_process_s_change_is_seen_at_the_next_transaction(self):
+        in_children(self.path, f"""
+with store.transaction() as tx:
+    tx.set_role(person_id={ANNA!r}, role="blocked")
+print("done")""", 1)
+        self.assertEqual(self.seen(), "blocked")
+
+    def test_a_row_written_behind_its_back_is_seen_at_once(self):
+        with self.store.transaction() as tx:
+            tx._conn.execute("UPDATE people SET role = 'blocked'")
+            self.assertEqual(self.role(tx), "blocked")
+        self.assertEqual(self.seen(), "blocked")
+
+    def test_a_file_that_takes_the_place_of_this_one_is_read_afresh(self):
+        self.store.close()
+        with closing(sqlite3.connect(self.path)) as conn, conn:
+            conn.execute("UPDATE people SET role = 'guest'")
+        self.assertEqual(self.seen(), "guest")
+
+    def test_the_number_of_answers_is_bounded(self):
+        with self.store.transaction() as tx:
+            for number in range(3 * module._MAX_KEPT):
+                self.role(tx, f"telegram:{number}")
+            self.assertLessEqual(len(self.store._kept.answers), module._MAX_KEPT)
+
+    def test_two_stores_that_write_at_random_always_see_what_the_file_says(self):
+        draw = random.Random(7)
+        other = Store(lambda: self.path, clean=str)
+        self.addCleanup(other.close)
+        for step in range(600):
+            store = draw.choice((self.store, other))
+            with suppress(ZeroDivisionError), store.transaction() as tx:
+                for _ in range(draw.randrange(4)):
+                    self.one_step(tx, draw, step)
+                if draw.random() < 0.2:
+                    raise ZeroDivisionError
+            for looked in (self.store, other):
+                with looked.transaction() as tx:
+                    mode = tx._one("SELECT value FROM settings WHERE key = 'mode'", {})
+                    self.assertEqual(tx.setting(key="mode"), mode and mode["value"])
+                    self.assertEqual(tx.has_owner(), tx._one(
+                        "SELECT 1 FROM people WHERE role = 'owner'", {}) is not None)
+                    for person in (ANNA, BEN):
+                        self.assertEqual(self.role(tx, person), self.asked(tx, person))
+        self.assertIsNone(self.store.verify_audit().broken)
+
+    def one_step(self, tx: Any, draw: random.Random, step: int) -> None:
+        person = draw.choice((ANNA, BEN))
+        known = tx.person(person_id=person) is not None
+        act = draw.randrange(6)
+        if act == 0:
+            tx.set_role(person_id=person, role=draw.choice(("owner", "member", "guest")))
+        elif act == 1:
+            tx.put_setting(key="mode", value=draw.choice(("normal", "paused", "locked")))
+        elif act == 2 and known:
+            tx.remove_person(person_id=person)
+        elif act == 2:
+            tx.add_person(person_id=person, platform="telegram", sender_id=person[-1],
+                          name=person, name_key=person, role="guest", joined_by="", now=NOON)
+        elif act == 3:
+            self.role(tx, person)
+        elif act == 4:
+            tx.add_tokens(person_id=person, day=1, tokens=1)
+        else:
+            tx.record(now=NOON, kind="turn", event=f"step {step}")
+
+
+class TheLog(FileCase):
+    """WAL's log is folded into the file by a thread, and never by whoever commits."""
+
+    def write_much(self, rows: int) -> None:
+        for number in range(rows):
+            with self.store.transaction() as tx:
+                tx.put_setting(key=f"k{number % 50}", value=f"{number:06}" * 3000)
+
+    def log_bytes(self) -> int:
+        return Path(f"{self.path}-wal").stat().st_size
+
+    def test_no_commit_folds_it_in(self):
+        self.write()
+        with self.store.transaction() as tx:
+            self.assertEqual(tx._number("PRAGMA wal_autocheckpoint", {}), 0)
+
+    def test_it_stays_bounded_however_much_is_written(self):
+        self.write_much(2000)  # 40 MB
+        deadline = time.monotonic() + 30
+        self.assertIsNotNone(self.store._folder)
+        while self.store._folder.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertLess(self.log_bytes(), 2 * module._LONG_LOG_BYTES)
+        self.assertGreater(self.path.stat().st_size, 1_000_000)  # the pages are in the file
+
+    def test_a_log_that_is_long_is_begun_anew(self):
+        with mock.patch.object(module, "_LOOK_EVERY", 1 << 30):
+            self.write_much(100)
+        before = self.log_bytes()
+        module._fold(self.path, whole=True)
+        self.write_much(20)
+        self.assertEqual(self.log_bytes(), before)
+
+    def test_one_that_cannot_be_folded_is_a_log_line_and_nothing_else(self):
+        self.path.write_bytes(b"garbage " * 1000)
+        with self.assertLogs("manyhands", "WARNING"):
+            module._fold(self.path, whole=True)
 
 
 class Deferred(FileCase):
@@ -838,7 +988,7 @@ class Contract10NoQueryReadsAnotherPersonsFacts(FactCase):
 
     def calls(self, tx: Any) -> None:
         """Every query over one person's facts, and those of the trail."""
-        tx.recall(person_id=BEN, query="tea allergy 花生过敏", limit=5)
+        tx.facts_at(person_id=BEN, numbers=[1, 2, 3])
         tx.facts(person_id=BEN)
         tx.fact_count(person_id=BEN)
         tx.add_fact(person_id=BEN, text="new", topic="", now=NOON)
@@ -917,15 +1067,19 @@ class Shared(FactCase):
         self.fact("private tea")
         with self.store.transaction() as tx:
             n = tx.share(author_id=ANNA, text="shared tea", now=NOON)
-            self.assertEqual([r["text"] for r in tx.recall_shared(query="tea", limit=9)],
+            self.assertEqual([r["text"] for r in tx.shared_facts_at(numbers=[n])],
                              ["shared tea"])
             self.assertEqual([r["text"] for r in tx.shared_facts()], ["shared tea"])
-            self.assertEqual([r["text"] for r in tx.recall(person_id=ANNA, query="tea", limit=9)],
+            self.assertEqual(tx.ranked(person_id=ANNA, query="tea"),
+                             [(ANNA, 1), (module.SHARED_SPACE, n)])
+            self.assertEqual([r["text"] for r in tx.facts_at(person_id=ANNA, numbers=[1])],
                              ["private tea"])
-            self.assertEqual(tx.recall(person_id=module.SHARED_SPACE, query="tea", limit=9), [])
+            self.assertEqual([(r["shared"], r["text"]) for r in tx.recall(
+                person_id=BEN, query="tea", limit=9)], [(1, "shared tea")])
+            self.assertEqual(tx.facts_at(person_id=module.SHARED_SPACE, numbers=[n]), [])
             self.assertTrue(tx.unshare(n=n))
             self.assertFalse(tx.unshare(n=n))
-            self.assertEqual(tx.recall_shared(query="tea", limit=9), [])
+            self.assertEqual(tx.ranked(person_id=BEN, query="tea"), [])
 
     def test_a_shared_number_is_never_used_again_and_a_repeat_is_kept_once(self):
         with self.store.transaction() as tx:
@@ -997,7 +1151,7 @@ class Removal(FileCase):
             rows = tx.shared_facts()
             self.assertEqual([(r["text"], r["author_id"], r["author"]) for r in rows],
                              [("shared by n7001", None, None)])
-            self.assertEqual(len(tx.recall_shared(query="shared", limit=5)), 1)
+            self.assertEqual(len(tx.ranked(person_id="", query="shared")), 1)
 
     def test_whoever_comes_back_finds_nothing_of_theirs(self):
         self.fill("telegram:7001")
