@@ -111,7 +111,7 @@ class _LiveSettings:
 
     def __init__(self, get_config: Callable[..., Any] | None) -> None:
         self._get_config = get_config
-        self._known: dict[str, tuple[str, Settings]] = {}
+        self._known: dict[str, tuple[str | None, Settings]] = {}
 
     def __call__(self) -> Settings:
         return cast(Settings, self)
@@ -128,13 +128,14 @@ class _LiveSettings:
     def _one(self, name: str) -> Settings:
         """Settings read from this key alone."""
         written = None if self._get_config is None else self._get_config(name, None)
-        seen, read = self._known.get(name, ("", None))
-        if read is None or seen != repr(written):
+        seen = None if written is None else repr(written)
+        known = self._known.get(name)
+        if known is None or known[0] != seen:
             read = read_settings({name: written})
             for problem in read.problems:
                 log.warning("manyhands: setting %s", problem)
-            self._known[name] = (repr(written), read)
-        return read
+            known = self._known[name] = seen, read
+        return known[1]
 
 
 def _draw(length: int) -> str:

@@ -109,7 +109,7 @@ def never_raises(fallback: Callable[..., Any], last: Any = None) -> Callable[[F]
     return decorate
 
 
-@dataclass(frozen=True)
+@dataclass
 class ToolCall:
     """One tool call as `pre_tool_call` received it."""
 
@@ -133,7 +133,7 @@ class ToolCall:
 NO_OUTCOME = Outcome(False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Judged:
     """What came of a judged call, and the notices to send once it is committed."""
 

@@ -104,8 +104,8 @@ class Bucket:
         return cls(frozenset(exact), tuple(sorted(prefixes)))
 
     def holds(self, tool: str) -> bool:
-        name = canonical_tool(tool)
-        return name in self.exact or (bool(self.prefixes) and name.startswith(self.prefixes))
+        """Whether `tool`, under its canonical name, is one of them."""
+        return tool in self.exact or (bool(self.prefixes) and tool.startswith(self.prefixes))
 
     def names(self) -> list[str]:
         """Every entry as an owner would type it, sorted."""
@@ -291,8 +291,9 @@ RULES: tuple[Rule, ...] = (
 
 def decide(who: Standing, tool: str) -> Decision:
     """First rule with an opinion wins; a tool that no rule names is refused."""
+    name = canonical_tool(tool)
     for rule in RULES:
-        decision = rule(who, tool)
+        decision = rule(who, name)
         if decision is not None:
             return decision
     return UNNAMED

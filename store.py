@@ -993,10 +993,11 @@ class Tx:
         return self._run("DELETE FROM tool_rules WHERE subject = :subject", {"subject": subject})
 
     def setting(self, *, key: str) -> str | None:
-        def read() -> str | None:
-            row = self._one("SELECT value FROM settings WHERE key = :key", {"key": key})
-            return None if row is None else str(row["value"])
-        return self.remembered(("setting", key), read)
+        return self.remembered(("setting", key), lambda: self._setting(key))
+
+    def _setting(self, key: str) -> str | None:
+        row = self._one("SELECT value FROM settings WHERE key = :key", {"key": key})
+        return None if row is None else str(row["value"])
 
     def put_setting(self, *, key: str, value: str) -> None:
         self._run(
@@ -1488,7 +1489,7 @@ class Tx:
         last_id, chain = self._kept.head or self.audit_head()
         clean = self._clean
         values: list[Any] = [
-            last_id + 1, float(now), clean(kind), clean(event), self._trail_key(person_id),
+            last_id + 1, float(now), kind, clean(event), self._trail_key(person_id),
             tool and clean(tool), code and clean(code), detail and clean(detail)]
         chain = _link(chain, values)
         self._append(_INSERT_AUDIT, (*values, chain))

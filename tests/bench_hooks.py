@@ -145,8 +145,15 @@ def calls(host: StandInHost) -> dict[str, Callable[[], object]]:
         return hooks["pre_llm_call"](
             turn_id=f"t{next(number)}", session_id="s2", task_id="s2", platform="telegram",
             user_message="what was it that I said about tea?", sender_id="222")
+    opened = hooks["pre_llm_call"].__self__._store
+
+    def record() -> None:
+        with opened.transaction() as tx:
+            tx.record(now=1.0, kind="tool", event="allow", person_id="telegram:222",
+                      tool="web_search", detail="role_allow")
     return {
-        FLOOR: floor(hooks["pre_llm_call"].__self__._store),
+        FLOOR: floor(opened),
+        "one audit row, chained": record,
         "pre_llm_call": turn,
         "llm_request": lambda: middleware["llm_request"](
             request=request, api_mode="chat_completions", **ids),

@@ -18,6 +18,8 @@ from support import ROOT, FolderCase, StandInHost, plugin_module
 
 module = plugin_module("store")
 OLD = sorted((ROOT / "tests" / "old_stores").glob("*.sql"))
+# Each released schema: what SCHEMA was, with blanks collapsed, under the version of that name.
+RELEASED = {2: "a7b8695ce0b389983306e5e782c437ad7687103e5a376ed1953cd3052f0318e3"}
 FIRST_LINE = re.compile(r"-- now (\d+) invite (\S+) grant (\S+) open (\S+)")
 
 
@@ -33,6 +35,20 @@ def schema(conn: sqlite3.Connection) -> dict[str, object]:
         else:
             found[name] = " ".join((sql or "").split())
     return found
+
+
+class Released(unittest.TestCase):
+    def test_a_released_schema_is_never_edited(self):
+        made = module.digest("\n".join(" ".join(sql.split()) for sql in module.SCHEMA))
+        self.assertEqual(
+            RELEASED.get(module.SCHEMA_VERSION), made,
+            "SCHEMA has changed. Append a step to UPGRADES, put a dump of a file that the version "
+            "before wrote into tests/old_stores, and name the new digest here.")
+
+    def test_every_version_before_this_one_has_a_dump(self):
+        written = {re.search(r"PRAGMA user_version = (\d+)", dump.read_text("utf-8"))[1]
+                   for dump in OLD}
+        self.assertEqual(written, {str(n) for n in range(1, module.SCHEMA_VERSION)})
 
 
 class Upgrades(FolderCase):
