@@ -17,8 +17,8 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from . import identity
 from .identity import (
@@ -132,8 +132,7 @@ Answer = str | Callable[[], str]
 # -- one typed command -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """One row of the table of verbs.
 
     `private` answers belong in a direct chat. `takes_code` marks the verbs that answer approvals:
@@ -157,8 +156,7 @@ class Verb:
         return MORE.get(self.name, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A typed command: whom it belongs to, its words after the verb, and what verbs work with."""
 
     tx: Tx
@@ -710,8 +708,7 @@ CRON_WARNING = ("Careful: a scheduled job runs later as the operator, with the o
                 "again and again, and nobody is asked then.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
+class _Subject(NamedTuple):
     """Whose lists or budget a verb is about: one person, or everybody of a role."""
 
     key: str

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from . import prompt
 from .identity import (
@@ -133,8 +133,7 @@ class ToolCall:
 NO_OUTCOME = Outcome(False)
 
 
-@dataclass(slots=True)
-class Judged:
+class Judged(NamedTuple):
     """What came of a judged call, and the notices to send once it is committed."""
 
     decision: Decision

@@ -15,9 +15,9 @@ import threading
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .policy import (
     GRANTABLE_BY_INVITE,
@@ -208,8 +208,7 @@ class Evidence(StrEnum):
     NONE = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """One sender on one platform. Ids are text; they may hold `:` and be very long."""
 
     platform: str
@@ -228,8 +227,7 @@ class Account:
 CRON = Account("cron", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """An account together with where and under what name the platform says it is speaking."""
 
     account: Account
@@ -243,8 +241,7 @@ class Sender:
         return self.chat_type == "dm"
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(NamedTuple):
     """What the roster alone says about what somebody may do; all of it is `remembered`."""
 
     own: ToolLists
@@ -252,8 +249,7 @@ class Rights:
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(NamedTuple):
     """Who one call is attributed to.
 
     `role` is None for somebody who is not on the roster; `account` is None for nobody at all, and
@@ -268,7 +264,7 @@ class Principal:
     why: str = ""
     background: bool = False
     via_subagent: bool = False
-    rights: Rights | None = field(default=None, compare=False)  # of somebody on the roster
+    rights: Rights | None = None  # of somebody on the roster
 
     @property
     def is_identified(self) -> bool:
@@ -591,7 +587,7 @@ class Resolver:
                           "subagent_policy: inherit changes that")
         if cause is None:
             return nobody("it came from a subagent, and which turn started that is not known")
-        return replace(self.principal(tx, cause, Evidence.SUBAGENT), via_subagent=True)
+        return self.principal(tx, cause, Evidence.SUBAGENT)._replace(via_subagent=True)
 
     def of_call(self, tx: Tx, *, turn_id: str, session_id: str,
                 task_id: str) -> tuple[Principal, Turn | None]:
@@ -614,7 +610,7 @@ class Resolver:
                 frees=not self._is_of_child(task_id)), None
         turn = next(iter(running.values()))
         who = self.of_turn(tx, turn)
-        return (replace(who, evidence=Evidence.CODE) if who.is_identified else who), turn
+        return (who._replace(evidence=Evidence.CODE) if who.is_identified else who), turn
 
     def _of_session(self, tx: Tx, session_id: str) -> Principal:
         """A turn nobody mapped (the host's own review): the only person who ever spoke there."""
@@ -622,14 +618,14 @@ class Resolver:
             return self._unknown("it named no session")
         lineage = tx.lineage(session_id=session_id)
         if lineage is not None:
-            return replace(self._of_child(tx, Account.of_key(str(lineage["account"]))),
-                           background=True)
+            return self._of_child(
+                tx, Account.of_key(str(lineage["account"])))._replace(background=True)
         speakers = [self.principal(tx, Account.of_key(key), Evidence.SESSION)
                     for key in tx.speakers(session_id=session_id)]
         if len({who.person_id for who in speakers}) != 1:
             return self._unknown(AMBIGUOUS if speakers else "nobody has spoken in its session",
                                  frees=not self._is_of_child(session_id))
-        return replace(speakers[0], evidence=Evidence.SESSION, background=True)
+        return speakers[0]._replace(evidence=Evidence.SESSION, background=True)
 
     def _is_of_child(self, session_or_task: str) -> bool:
         with self._lock:
@@ -676,7 +672,7 @@ class Resolver:
             turns = [t for t in self._turns.values() if task_id and t.task_id == task_id]
         if len(turns) == 1 and task_id != session_id:
             who = self.of_turn(tx, turns[0])
-            return replace(who, evidence=Evidence.TASK) if who.is_identified else who
+            return who._replace(evidence=Evidence.TASK) if who.is_identified else who
         return self._of_session(tx, session_id)
 
     # -- commands
@@ -831,8 +827,7 @@ class Ending(StrEnum):
     QUESTION = "somebody else's question"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A door's answer: who may go on, or the text that ends the message instead.
 
     `news` is what owners are told. `quiet_again` marks a refusal of which a stranger hears at
@@ -904,7 +899,7 @@ def _welcome(tx: Tx, resolver: Resolver, sender: Sender, who: Principal, role: R
         person = add_person(tx, resolver, sender, role, joined_by="invite", now=now)
     else:
         change_role(tx, who.person_id, role, by="invite", now=now)
-        person = replace(who, role=role, rights=None)
+        person = who._replace(role=role, rights=None)
     return Verdict(
         person, Ending.JOINED,
         f"Welcome, {person.name}. You have joined as a {role.value}. Just write what you need; "

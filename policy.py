@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from string import Template
+from typing import NamedTuple
 
 
 class Role(StrEnum):
@@ -86,8 +87,7 @@ def canonical_tool(name: str) -> str:
     return TOOL_ALIASES.get(name, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """A set of tool names, exact ones apart from patterns with a trailing `*`."""
 
     exact: frozenset[str] = frozenset()
@@ -115,8 +115,7 @@ class Bucket:
 NO_TOOLS = Bucket()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLists:
+class ToolLists(NamedTuple):
     """One subject's own lines of `/many tools`: a person's, or a role's (`@member`, `@guest`)."""
 
     allow: Bucket = NO_TOOLS
@@ -183,8 +182,7 @@ def tool_pattern_problem(pattern: str) -> str | None:
 # -- the decision ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """All that a decision depends on.
 
     `may_ask` is False where nothing may be parked in anyone's name: an unidentified call, a turn
@@ -203,8 +201,7 @@ class Standing:
     on_roster: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     state: State
     reason: Reason
 
@@ -212,6 +209,7 @@ class Decision:
 # Made once: a decision is made on every call of every tool.
 _REFUSE: Mapping[Reason, Decision] = {reason: Decision(State.REFUSE, reason) for reason in Reason}
 _ALLOW: Mapping[Reason, Decision] = {reason: Decision(State.ALLOW, reason) for reason in Reason}
+_ASK: Mapping[Reason, Decision] = {reason: Decision(State.ASK, reason) for reason in Reason}
 UNNAMED = _REFUSE[Reason.UNNAMED]
 
 
@@ -304,7 +302,7 @@ def decide_together(standings: Sequence[Standing], tool: str) -> Decision:
 
     None of our own tools is: their answers are one person's.
     """
-    decision = decide_all([replace(who, may_ask=False) for who in standings], tool)
+    decision = decide_all([who._replace(may_ask=False) for who in standings], tool)
     if decision.state is State.ALLOW and tool not in OUR_TOOLS:
         return decision
     return _REFUSE[Reason.SEVERAL]
@@ -342,7 +340,7 @@ def _ask(who: Standing, reason: Reason) -> Decision:
         return _REFUSE[Reason.ASKING_OFF]
     if not (who.may_ask and who.identified):
         return _REFUSE[Reason.MAY_NOT_ASK]
-    return Decision(State.ASK, reason)
+    return _ASK[reason]
 
 
 # -- verbs -------------------------------------------------------------------------------------

@@ -15,10 +15,9 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 from .policy import HOST_REFUSED
 
@@ -41,8 +40,7 @@ class ShapeError(ValueError):
     """The request has a part that this module does not know; nothing of it may be sent unread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(NamedTuple):
     """All that a rewrite depends on; the defaults withhold and add nothing.
 
     `notices` are the nonces whose notice and answer get a stand-in; `resumes` those whose notice
@@ -56,13 +54,12 @@ class Rewrite:
     own_text: str = ""
     withhold: bool = True
     notices: frozenset[str] = frozenset()
-    resumes: Mapping[str, str] = field(default_factory=dict)
+    resumes: Mapping[str, str] = MappingProxyType({})
     unwelcome: frozenset[str] = frozenset()
     refusals: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Folds:
+class Folds(NamedTuple):
     """Who sent the texts that the host folded in, by the ids in the host's own marks.
 
     `now` are those behind the turn's own message, `ever` those anywhere in the request. An id can
@@ -77,8 +74,7 @@ class Folds:
 NO_FOLDS = Folds(frozenset(), frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(NamedTuple):
     """Where one api mode keeps its texts. `part_type` is None where a text part has no type."""
 
     api_mode: str
@@ -368,8 +364,7 @@ def _vet(value: object, depth: int = 0) -> None:
             _vet(item, depth + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(NamedTuple):
     """The place of one text in a copied request: read and written there."""
 
     holder: Any
@@ -673,8 +668,7 @@ def _leading_system(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return messages[max(count, 1) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     start: int
     text: str  # without the blanks and the carriage return at its end
 

@@ -20,11 +20,10 @@ import unicodedata
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 log = logging.getLogger(__name__)
 
@@ -341,8 +340,7 @@ def _link(chain: str, values: list[Any]) -> str:
     return digest(f"{chain}[{number}, {at!r}, {', '.join(map(encode_basestring_ascii, texts))}]")
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """What a walk of the chain found: `broken` is the first row that does not follow, or None."""
 
     rows: int

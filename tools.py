@@ -14,8 +14,7 @@ import json
 import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .identity import (
     Account,
@@ -68,8 +67,7 @@ class BadInput(Exception):
 # -- read views: one function for the tool and for the verb ------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """Tokens of the UTC day that `now` falls in; `per_day` 0 is unlimited."""
 
     per_day: int
@@ -81,8 +79,7 @@ class Budget:
         return max(0, self.per_day - self.used) if self.per_day else None
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """What somebody on the roster may read about themselves."""
 
     name: str
@@ -95,8 +92,7 @@ class Profile:
     mode: Mode
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of the roster; `person_id` is empty for those who may not see ids."""
 
     name: str
@@ -107,8 +103,7 @@ class Entry:
     person_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A fact as it is kept. `by` is a shared fact's author, empty when that person is gone."""
 
     n: int
@@ -119,8 +114,7 @@ class Fact:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(NamedTuple):
     """One audit row, safe to print: the store keeps its texts already shown.
 
     `name` is empty in a person's own trail; so are the code, and whatever names somebody else,
@@ -265,8 +259,7 @@ def _names(tx: Tx, keys: set[str]) -> dict[str, str]:
 # -- arguments ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A text argument of at most `most` characters."""
 
     name: str
@@ -295,8 +288,7 @@ class Text:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """A whole number from 1 to `most`, or nothing for `default`."""
 
     name: str
@@ -324,8 +316,7 @@ def _cannot_be_kept(char: str) -> bool:
 Values = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One attributed and allowed call of a tool of ours, inside its transaction."""
 
     tx: Tx
@@ -335,8 +326,7 @@ class Use:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(NamedTuple):
     """One tool: what the host is told of it, and what it does."""
 
     name: str

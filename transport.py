@@ -13,8 +13,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .identity import (
     ASK_CODE_LENGTH,
@@ -57,8 +56,7 @@ DIRECT_BY_ID = frozenset({"telegram", "whatsapp", "signal", "sms", "email"})
 # -- arguments in one canonical form -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """A call's arguments as they were when they were judged: canonical JSON and its digest.
 
     Key order does not matter; `1`, `1.0`, `true`, `"1"`, a missing and a null key all differ.
@@ -233,8 +231,7 @@ _FOR = re.compile(r"([1-9]\d{0,4})([mh])")
 _TIMES = re.compile(r"([1-9]\d{0,2})x")
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """The bounds an owner typed behind a code; none at all is one run within `grant_ttl_s`."""
 
     for_s: float | None = None
@@ -270,16 +267,14 @@ ONCE = Terms()
 
 # -- sentences for the asker -------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What a notice became in its chat: the plugin's answer, or words that start a model's turn."""
 
     answer: str
     resume: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of a call that needs an owner: it may run, or the sentence that blocks it."""
 
     runs: bool
