@@ -17,7 +17,7 @@ import re
 import sqlite3
 import threading
 import unicodedata
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice, takewhile
@@ -309,14 +309,14 @@ def _within(char: str, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(low <= ord(char) <= high for low, high in ranges)
 
 
-def _by_relevance(hits: Iterable[Row]) -> list[tuple[str, int]]:
+def _by_relevance(postings: Iterable[Row]) -> list[tuple[str, int]]:
     """(space, number) of what was hit: a rare term weighs more, ties go to the newer fact."""
-    found = [(str(space), str(term), int(n)) for space, term, n in hits]
-    spread = Counter((space, term) for space, term, _ in found)
-    weight = {key: 1.0 / math.log2(1.0 + count) for key, count in spread.items()}
     score: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for space, term, n in found:
-        score[space, n] += weight[space, term]
+    for space, listed in postings:
+        numbers = [int(n) for n in listed.split(",")]
+        weight = 1.0 / math.log2(1.0 + len(numbers))
+        for n in numbers:
+            score[space, n] += weight
     return sorted(score, key=lambda key: (-score[key], key[0] == SHARED_SPACE, -key[1]))
 
 
@@ -1471,9 +1471,9 @@ class Tx:
         The most relevant first; the space is the person's id or SHARED_SPACE, and no other is read.
         """
         return _by_relevance(self._all(
-            """SELECT space, term, n FROM terms
+            """SELECT space, group_concat(n) FROM terms
                 WHERE space IN (:person_id, :shared)
-                  AND term IN (SELECT value FROM json_each(:terms))""",
+                  AND term IN (SELECT value FROM json_each(:terms)) GROUP BY space, term""",
             {"person_id": person_id, "shared": SHARED_SPACE,
              "terms": json.dumps(terms(query, _MAX_QUERY_TERMS))}))
 
