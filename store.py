@@ -530,10 +530,14 @@ def _connect(path: Path) -> sqlite3.Connection:
     return conn
 
 
-def _fold(path: Path, whole: bool) -> None:
+def _fold(opened: tuple[Path, int, int], whole: bool) -> None:
     """Write the log's pages into the file. Only with `whole` does anybody wait for it."""
+    path = opened[0]
     try:
-        conn = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        if _identity_of(path) != opened:
+            return
+        conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True,
+                               isolation_level=None, timeout=BUSY_TIMEOUT_S)
         try:
             conn.execute("PRAGMA wal_checkpoint(PASSIVE)")
             if whole:
@@ -647,9 +651,9 @@ class Store:
                 self._deferred.remove(row)
         for callback in tx.after_commit:
             callback()
-        self._commits += 1
-        if self._commits % _LOOK_EVERY == 0:
+        if self._commits % _LOOK_EVERY == 0:  # the first as well: a killed process left a log
             self._fold_log()
+        self._commits += 1
 
     @contextmanager
     def durable_transaction(self) -> Iterator[Tx]:
@@ -702,14 +706,14 @@ class Store:
 
     def _fold_log(self) -> None:
         """Start folding a long log into the file, on a thread and a connection of its own."""
-        path = self._opened[0]
         try:
-            length = Path(f"{path}-wal").stat().st_size
+            length = Path(f"{self._opened[0]}-wal").stat().st_size
         except OSError:
             return
         if length >= _LOG_BYTES and (self._folder is None or not self._folder.is_alive()):
-            self._folder = threading.Thread(target=_fold, args=(path, length >= _LONG_LOG_BYTES),
-                                            name="manyhands-checkpoint", daemon=True)
+            self._folder = threading.Thread(
+                target=_fold, args=(self._opened, length >= _LONG_LOG_BYTES),
+                name="manyhands-checkpoint", daemon=True)
             self._folder.start()
 
     def _acquire(self, patience_s: float) -> None:

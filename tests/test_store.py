@@ -481,14 +481,44 @@ class TheLog(FileCase):
         with mock.patch.object(module, "_LOOK_EVERY", 1 << 30):
             self.write_much(100)
         before = self.log_bytes()
-        module._fold(self.path, whole=True)
+        module._fold(self.store._opened, whole=True)
         self.write_much(20)
         self.assertEqual(self.log_bytes(), before)
+
+    def test_the_log_that_a_killed_process_left_is_folded_in_by_the_next(self):
+        subprocess.run([sys.executable, "-c", f"""
+import os, sys
+sys.path.insert(0, {str(TESTS)!r})
+from pathlib import Path
+from support import plugin_module
+module = plugin_module("store")
+store = module.Store(lambda: Path({str(self.path)!r}), clean=str)
+for number in range(60):
+    with store.transaction() as tx:
+        for key in range(10):
+            tx.put_setting(key=f"k{{key}}", value=f"{{number:06}}" * 3000)
+os._exit(0)"""], check=True)
+        self.assertGreater(self.log_bytes(), module._LOG_BYTES)
+        size = self.path.stat().st_size
+        self.write()
+        self.store._folder.join(30)
+        self.assertGreater(self.path.stat().st_size, size)
+
+    def test_a_file_that_was_deleted_or_replaced_is_not_made_or_touched(self):
+        self.write()
+        opened = self.store._opened
+        self.path.unlink()
+        module._fold(opened, whole=True)
+        self.assertFalse(self.path.exists())
+        self.path.write_bytes(b"garbage " * 1000)
+        before = self.state()
+        module._fold(opened, whole=True)
+        self.assertEqual(self.state(), before)
 
     def test_one_that_cannot_be_folded_is_a_log_line_and_nothing_else(self):
         self.path.write_bytes(b"garbage " * 1000)
         with self.assertLogs("manyhands", "WARNING"):
-            module._fold(self.path, whole=True)
+            module._fold(module._identity_of(self.path), whole=True)
 
 
 class Deferred(FileCase):
