@@ -326,7 +326,7 @@ _CHAINED = ("audit_id", "at", "kind", "event", "person_id", "tool", "code", "det
 _INSERT_AUDIT = """INSERT INTO audit
                    (audit_id, at, kind, event, person_id, tool, code, detail, chain)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_VERIFY_ROWS = 5000
+_VERIFY_ROWS = 1000  # in one transaction, which others wait for
 
 
 def _chained(row: Row) -> list[Value]:

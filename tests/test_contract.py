@@ -9,13 +9,15 @@ import json
 import threading
 import unittest
 from typing import Any
+from unittest import mock
 
-from support import plugin_module
+from support import FakeClock, plugin_module
 from test_hooks import PRIVATE, HouseCase
 from test_transport import LS, ApprovalCase
 
 identity = plugin_module("identity")
 prompt = plugin_module("prompt")
+DEFAULTS = plugin_module("policy").Settings()
 
 
 class Contract05AnApprovalIsOneShot(ApprovalCase):
@@ -54,21 +56,23 @@ class Contract05AnApprovalIsOneShot(ApprovalCase):
 
 class Contract06AnExpiredCodeIsNotConsent(ApprovalCase):
     def setUp(self) -> None:
-        super().setUp()
-        self.host.config.update(approval_timeout_s=1, grant_ttl_s=1)
+        clock = FakeClock()
+        with mock.patch("time.time", clock):  # `register` takes the clock with it
+            super().setUp()
+        self.clock = clock
 
     def test_neither_as_an_ask_nor_as_a_grant(self):
         late = self.parked()
-        threading.Event().wait(1.1)
+        self.clock.advance(DEFAULTS.approval_timeout_s + 1)
         self.assertNotIn("Approved", self.boss(f"approve {late}"))
         code = self.parked()
         self.assertIn("Approved", self.boss(f"approve {code}"))
-        threading.Event().wait(1.1)
+        self.clock.advance(DEFAULTS.grant_ttl_s + 1)
         self.assertNotIn("ran ", self.ask())
 
     def test_the_next_attempt_says_that_the_earlier_one_expired(self):
         self.parked()
-        threading.Event().wait(1.1)
+        self.clock.advance(DEFAULTS.approval_timeout_s + 1)
         self.assertIn("expired", self.ask())
 
 
