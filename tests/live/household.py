@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from fake_model import Answer, FakeModel, Request, script, user_texts
@@ -16,6 +19,7 @@ from live.house import (
     KID,
     MINH,
     OWNER,
+    ROOT,
     House,
     code_in,
     house,
@@ -317,6 +321,34 @@ print(many("resume"))
         check("after a reload of the plugin the member is still a member",
               said.startswith("ECHO: again"), said)
         check("and the stranger still a stranger", "private" in at.say(EVE, "hi", "Eve"))
+
+
+@scenario
+def a_store_of_an_earlier_version(check: Check) -> None:
+    """It is brought up to date in place by the first message, and everybody is who they were."""
+    old = ROOT / "tests" / "old_stores" / "version-1-first.sql"
+    text = old.read_text(encoding="utf-8")
+    found = re.match(r"-- now \d+ invite (\S+) grant \S+ open (\S+)", text)
+    assert found is not None
+    invite, waiting = found.groups()
+    with house(claimed=False) as at:
+        path = store_path(at.lab.home)
+        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        with closing(sqlite3.connect(path)) as conn:
+            conn.executescript(text)
+        at.say(MINH, "which nuts may I eat?", "Minh")
+        check("a member's note is in their turn",
+              "allergic to peanuts" in json.dumps(at.last_request()["messages"][-1]))
+        with closing(sqlite3.connect(path)) as conn:
+            version = conn.execute("PRAGMA user_version").fetchone()[0]
+        check("the file has been brought up to date", version > 1, str(version))
+        roster = at.boss("roster")
+        check("the roster is what it was", all(name in roster for name in ("Boss", "Minh", "Lan")),
+              roster)
+        check("the audit is chained", "whole" in at.boss("verify"))
+        check("a request that was waiting can be approved",
+              "Approved" in at.boss(f"approve {waiting}"))
+        check("an invite still opens the door", "Welcome" in at.say(EVE, f"join {invite}", "Eve"))
 
 
 @scenario
