@@ -40,10 +40,11 @@ _BUSY_MS = round(BUSY_TIMEOUT_S * 1000)
 LOCK_TIMEOUT_S = 6.0
 _MAX_TRAIL_ID = 120
 _MAX_KEPT = 512
-# The log is folded into the file beside the turns once it has grown this long; should writers be so
-# busy that it never ends, the last of it is done while they wait.
+# The log is folded into the file beside the turns once it has grown this long. Should writers be so
+# busy that it never ends, the last of it is done while they wait, for a moment at most.
 _LOG_BYTES = 4 << 20
 _LONG_LOG_BYTES = 32 << 20
+_FOLD_PATIENCE_S = 0.25
 _LOOK_EVERY = 64  # commits from one look at the log's length to the next
 _WAL_TRIES = 50
 
@@ -326,6 +327,7 @@ _CHAINED = ("audit_id", "at", "kind", "event", "person_id", "tool", "code", "det
 _INSERT_AUDIT = """INSERT INTO audit
                    (audit_id, at, kind, event, person_id, tool, code, detail, chain)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_OLDER_ROWS = 1000   # in a row; then the audit is taken to be older from there on
 _VERIFY_ROWS = 1000  # in one transaction, which others wait for
 
 
@@ -521,6 +523,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         _use_wal(conn)                               # readers and the writer don't stop each other
         conn.execute("PRAGMA synchronous = NORMAL")  # WAL: a power cut loses no committed order
         conn.execute("PRAGMA wal_autocheckpoint = 0")  # a thread does it, not somebody's turn
+        conn.execute("PRAGMA journal_size_limit = 0")  # so that the log's length says what is in it
         conn.execute("PRAGMA foreign_keys = ON")     # off by default in SQLite
         conn.execute("PRAGMA trusted_schema = OFF")  # nothing in the file may call functions
         _migrate(conn, version)
@@ -530,17 +533,22 @@ def _connect(path: Path) -> sqlite3.Connection:
     return conn
 
 
-def _fold(opened: tuple[Path, int, int], whole: bool) -> None:
-    """Write the log's pages into the file. Only with `whole` does anybody wait for it."""
+def _fold(opened: tuple[Path, int, int]) -> None:
+    """Write the log's pages into the file; nobody waits for it, unless the log is very long.
+
+    A log of which every page has been written is begun anew by the next writer. Somebody who
+    reads for a while (a backup) keeps it from that; then nothing is gained by waiting for long.
+    """
     path = opened[0]
     try:
         if _identity_of(path) != opened:
             return
         conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True,
-                               isolation_level=None, timeout=BUSY_TIMEOUT_S)
+                               isolation_level=None, timeout=_FOLD_PATIENCE_S)
         try:
-            conn.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            if whole:
+            _, pages, written = conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            page_bytes = conn.execute("PRAGMA page_size").fetchone()[0]
+            if written < pages and pages * page_bytes >= _LONG_LOG_BYTES:
                 conn.execute("PRAGMA wal_checkpoint(RESTART)")
         finally:
             conn.close()
@@ -711,9 +719,8 @@ class Store:
         except OSError:
             return
         if length >= _LOG_BYTES and (self._folder is None or not self._folder.is_alive()):
-            self._folder = threading.Thread(
-                target=_fold, args=(self._opened, length >= _LONG_LOG_BYTES),
-                name="manyhands-checkpoint", daemon=True)
+            self._folder = threading.Thread(target=_fold, args=(self._opened,),
+                                            name="manyhands-checkpoint", daemon=True)
             self._folder.start()
 
     def _acquire(self, patience_s: float) -> None:
@@ -1529,14 +1536,24 @@ class Tx:
         return list(islice(self._newest(person_id, since=since), limit))
 
     def _newest(self, person_id: str | None, *, since: float) -> Iterator[Row]:
-        """Rows from the newest back to the first that is older, so that no older one is read."""
+        """Rows from the newest back, until so many in a row are older that the rest will be.
+
+        Not until the first: a clock that once was wrong (a board that starts without one) leaves
+        a few rows of another time between the others.
+        """
         if person_id is None:
             rows = self._conn.execute(self._AUDIT + "ORDER BY audit_id DESC")
         else:
             rows = self._conn.execute(self._AUDIT + """WHERE person_id = :who
                                       ORDER BY audit_id DESC""",
                                       {"who": self._trail_key(person_id)})
-        return takewhile(lambda row: float(row["at"]) > since, rows)
+        older = 0
+        for row in rows:
+            older = 0 if float(row["at"]) > since else older + 1
+            if older == 0:
+                yield row
+            elif older > _OLDER_ROWS:
+                return
 
     def _trail_key(self, person_id: str) -> str:
         """A person's id as their audit rows carry it: safe to print, and nobody else's.

@@ -129,6 +129,16 @@ class Bounds(FolderCase):
             self.assertIn("100016 characters; the rest was not kept",
                           host.command("111", f"show {first}"))
 
+    def test_for_an_hour_after_it_has_ended_a_request_can_be_read_whole(self):
+        with self.flooded() as host:
+            code = host.ask_at_length(1)
+            host.command("111", f"deny {code}")
+            for minutes, whole in ((50, True), (20, False)):
+                host.clock.advance(minutes * 60)
+                host.ask_at_length(1)
+                length = host.rows("SELECT length(args_json) FROM approvals LIMIT 1")[0][0]
+                self.assertIs(length > len(LONG), whole)
+
     def test_an_approved_call_is_cut_only_when_its_grant_is_spent_or_over(self):
         with self.flooded() as host:
             code = host.ask_at_length(1)

@@ -310,6 +310,15 @@ class Requests(HouseCase):
     def last(self) -> str:
         return json.dumps(self.host.requests[-1], ensure_ascii=False)
 
+    def test_how_many_facts_a_turn_carries_follows_the_setting_as_it_is_now(self):
+        self.host.say("222", "keep", name="Minh", tools=[
+            ("manyhands_remember", {"text": f"note {n}"}) for n in range(6)])
+        for most in (4, 1, 0, 6):
+            self.host.config["max_person_facts"] = most
+            self.host.say("222", "hello", name="Minh")
+            sent = json.dumps(self.host.requests[-1]["messages"][-1])
+            self.assertEqual(sent.count("- note"), most)
+
     def test_the_operator_s_notes_reach_nobody_else_s_prompt(self):
         self.host.say("222", "hi", name="Minh", tools=[("web_search", {})])
         for request in self.host.requests:

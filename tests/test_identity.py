@@ -1397,6 +1397,30 @@ class Standings(HouseCase):
         with self.store.transaction() as tx:
             tx.add_tokens(person_id=person, day=self.day if day is None else day, tokens=tokens)
 
+    def test_what_is_remembered_of_one_person_is_nobody_elses(self):
+        self.add(LAN, "member", "Lan")
+        with self.store.transaction() as tx:
+            tx.set_budget(person_id=MINH, budget=10)
+            tx.put_rule(subject=MINH, tool="terminal", effect="allow")
+            for person in (MINH, LAN):
+                tx.add_tokens(person_id=person, day=self.day, tokens=50)
+        for _ in range(2):  # asked of the file, then from memory
+            for person, over in ((MINH, True), (LAN, False)):
+                with self.store.transaction() as tx:
+                    who = self.resolver.principal(tx, Account.of_key(person), Evidence.TURN)
+                    standing = identity.standing_of(tx, who, self.settings, now=self.clock())
+                    self.assertEqual(identity.is_over_budget(
+                        tx, person_id=person, role=who.role, now=self.clock()), over)
+                self.assertEqual((standing.over_budget, standing.own.allow.holds("terminal")),
+                                 (over, over))
+                self.assertEqual(who.person_id, person)
+
+    def test_what_is_remembered_keeps_by_what_evidence_it_was_asked(self):
+        with self.store.transaction() as tx:
+            for evidence in (Evidence.TURN, Evidence.SOURCE, Evidence.TURN):
+                who = self.resolver.principal(tx, Account.of_key(MINH), evidence)
+                self.assertIs(who.evidence, evidence)
+
     def test_a_persons_budget_beats_the_roles_and_zero_is_unlimited(self):
         self.spend(100)
         for own, role, over in ((None, None, False), (100, None, True), (101, None, False),

@@ -404,6 +404,21 @@ print("done")""", 1)
             conn.execute("UPDATE people SET role = 'guest'")
         self.assertEqual(self.seen(), "guest")
 
+    def test_a_new_notice_is_seen_by_the_store_that_wrote_it_and_by_any_other(self):
+        other = Store(lambda: self.path, clean=str)
+        self.addCleanup(other.close)
+        for store in (self.store, other):
+            with store.transaction() as tx:
+                self.assertFalse(tx.has_unsent_notices())
+        with self.store.transaction() as tx:
+            tx.add_notice(nonce="n", kind="news", ask_id=None, text="", person_id=ANNA,
+                          platform="telegram", user_id="1", chat_id="1", chat_type="dm",
+                          thread_id="", now=NOON)
+            self.assertTrue(tx.has_unsent_notices())
+        for store in (self.store, other):
+            with store.transaction() as tx:
+                self.assertTrue(tx.has_unsent_notices())
+
     def test_the_number_of_answers_is_bounded(self):
         with self.store.transaction() as tx:
             for number in range(3 * module._MAX_KEPT):
@@ -477,13 +492,58 @@ class TheLog(FileCase):
         self.assertLess(self.log_bytes(), 2 * module._LONG_LOG_BYTES)
         self.assertGreater(self.path.stat().st_size, 1_000_000)  # the pages are in the file
 
-    def test_a_log_that_is_long_is_begun_anew(self):
+    def test_a_log_that_was_folded_in_is_begun_anew_and_is_as_long_as_what_is_in_it(self):
         with mock.patch.object(module, "_LOOK_EVERY", 1 << 30):
-            self.write_much(100)
-        before = self.log_bytes()
-        module._fold(self.store._opened, whole=True)
-        self.write_much(20)
-        self.assertEqual(self.log_bytes(), before)
+            self.write_much(300)
+        self.assertGreater(self.log_bytes(), module._LOG_BYTES)
+        module._fold(self.store._opened)
+        self.write_much(1)
+        self.assertLess(self.log_bytes(), 100_000)
+        self.write_much(2 * module._LOOK_EVERY)
+        self.assertIsNone(self.store._folder, "a short log is left alone")
+
+    @contextmanager
+    def asked_of_sqlite(self) -> Iterator[list[str]]:
+        """The statements on connections that are opened from here on."""
+        said: list[str] = []
+        connect = sqlite3.connect
+        def traced(*args: Any, **keywords: Any) -> sqlite3.Connection:
+            conn = connect(*args, **keywords)
+            conn.set_trace_callback(said.append)
+            return conn
+        with mock.patch.object(module.sqlite3, "connect", traced):
+            yield said
+
+    def test_somebody_is_waited_for_only_when_a_very_long_log_does_not_end(self):
+        self.write()
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM settings").fetchone()
+            with mock.patch.object(module, "_LOOK_EVERY", 1 << 30):
+                self.write_much(10)
+            for longest, restarts in ((1 << 30, 0), (10_000, 1)):
+                with mock.patch.object(module, "_LONG_LOG_BYTES", longest), \
+                        self.asked_of_sqlite() as said:
+                    began = time.monotonic()
+                    module._fold(self.store._opened)
+                    self.assertLess(time.monotonic() - began, module.BUSY_TIMEOUT_S)
+                self.assertEqual(sum("RESTART" in sql for sql in said), restarts)
+            reader.execute("COMMIT")
+        with mock.patch.object(module, "_LONG_LOG_BYTES", 10_000), self.asked_of_sqlite() as said:
+            module._fold(self.store._opened)
+        self.assertFalse([sql for sql in said if "RESTART" in sql], "it was folded in whole")
+
+    def test_closing_waits_for_the_thread(self):
+        done = []
+        def slow(opened: object) -> None:
+            time.sleep(0.2)
+            done.append(opened)
+        with mock.patch.object(module, "_fold", slow), mock.patch.object(module, "_LOG_BYTES", 1):
+            self.write()
+            self.write(value="w")
+            self.store._fold_log()
+            self.store.close()
+        self.assertEqual(len(done), 1)
 
     def test_the_log_that_a_killed_process_left_is_folded_in_by_the_next(self):
         subprocess.run([sys.executable, "-c", f"""
@@ -508,17 +568,17 @@ os._exit(0)"""], check=True)
         self.write()
         opened = self.store._opened
         self.path.unlink()
-        module._fold(opened, whole=True)
+        module._fold(opened)
         self.assertFalse(self.path.exists())
         self.path.write_bytes(b"garbage " * 1000)
         before = self.state()
-        module._fold(opened, whole=True)
+        module._fold(opened)
         self.assertEqual(self.state(), before)
 
     def test_one_that_cannot_be_folded_is_a_log_line_and_nothing_else(self):
         self.path.write_bytes(b"garbage " * 1000)
         with self.assertLogs("manyhands", "WARNING"):
-            module._fold(module._identity_of(self.path), whole=True)
+            module._fold(module._identity_of(self.path))
 
 
 class Deferred(FileCase):
@@ -1286,6 +1346,31 @@ class Audit(FileCase):
             self.assertEqual(events(person_id=ANNA, limit=1), ["2"])
             self.assertEqual(events(person_id="telegram:_"), [])
             self.assertEqual(tx.unidentified_since(since=0), 1)
+
+    def test_a_clock_that_was_wrong_for_a_while_hides_no_row_of_the_time_before(self):
+        with self.store.transaction() as tx:
+            for at, event in ((NOON - 7200, "a"), (NOON - 3600, "b"), (12.0, "no clock yet"),
+                              (NOON + 1e9, "far ahead"), (13.0, "no clock"), (NOON, "c")):
+                tx.record(now=at, kind="turn", event=event)
+            events = [row["event"] for row in tx.trail(person_id=None, since=NOON - 86400,
+                                                       limit=9)]
+            self.assertEqual(events, ["c", "far ahead", "b", "a"])
+            self.assertEqual(tx.unidentified_since(since=NOON - 86400), 4)
+
+    def test_a_trail_does_not_read_on_through_all_that_is_older(self):
+        with self.store.transaction() as tx:
+            for number in range(3 * module._OLDER_ROWS):
+                tx.record(now=NOON + number, kind="turn", event="t", person_id=ANNA)
+            read = []
+            tx._conn.set_progress_handler(lambda: read.append(1), 1)
+            for person in (None, ANNA):
+                read.clear()
+                self.assertEqual(tx.trail(person_id=person, since=NOON + 1e6, limit=9), [])
+                few = len(read)
+                read.clear()
+                tx.trail(person_id=person, since=0, limit=10**9)
+                self.assertLess(2 * few, len(read))
+            tx._conn.set_progress_handler(None, 0)
 
     def test_an_unknown_kind_is_refused(self):
         with self.assertRaises(StoreError), self.store.transaction() as tx:
