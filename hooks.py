@@ -457,8 +457,12 @@ class Hooks:
         days = self._settings().audit_days
         if days and not 0 <= now - self._retained_at < RETAIN_EVERY_S:
             self._retained_at = now
-            threading.Thread(target=self._drop_old_rows, args=(now - days * DAY_S,),
-                             name="manyhands-retention", daemon=True).start()
+            thread = threading.Thread(target=self._drop_old_rows, args=(now - days * DAY_S,),
+                                      name="manyhands-retention", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread to be had, or the interpreter is ending
+                log.error("manyhands: old audit rows were not dropped: %s", error)
 
     def _drop_old_rows(self, before: float) -> None:
         """In small transactions, so that no turn waits for it."""

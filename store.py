@@ -403,9 +403,7 @@ def _check_ours(conn: sqlite3.Connection, path: Path) -> int:
 
 
 def _migrate(conn: sqlite3.Connection, version: int) -> None:
-    """Bring the file up to date in one transaction; a process that lost the race changes nothing.
-
-    """
+    """Bring the file up to date in one transaction; a process that lost the race changes nothing."""
     if version == SCHEMA_VERSION:
         return
     conn.execute("BEGIN IMMEDIATE")
@@ -473,14 +471,11 @@ def _made_by(statement: str) -> str:
 
 def _chain_all(conn: sqlite3.Connection) -> None:
     """Chain rows that were written without one; it shows what is changed from now on."""
-    chain, last = "", 0
-    while rows := conn.execute(
-            "SELECT * FROM old_audit WHERE audit_id > :last ORDER BY audit_id LIMIT :limit",
-            {"last": last, "limit": _VERIFY_ROWS}).fetchall():
-        for row in rows:
-            values = _chained(row)
-            chain, last = _link(chain, values), int(row["audit_id"])
-            conn.execute(_INSERT_AUDIT, (*values, chain))
+    chain = ""
+    for row in conn.execute("SELECT * FROM old_audit ORDER BY audit_id"):
+        values = _chained(row)
+        chain = _link(chain, values)
+        conn.execute(_INSERT_AUDIT, (*values, chain))
 
 
 def _index_all(conn: sqlite3.Connection) -> None:
@@ -489,7 +484,7 @@ def _index_all(conn: sqlite3.Connection) -> None:
     for row in conn.execute(
             """SELECT person_id AS space, n, topic || ' ' || text AS text FROM facts
                UNION ALL SELECT :shared, n, text FROM shared_facts""",
-            {"shared": SHARED_SPACE}).fetchall():
+            {"shared": SHARED_SPACE}):
         Tx(conn, str).index(space=str(row["space"]), n=int(row["n"]), text=str(row["text"]))
 
 
@@ -719,9 +714,14 @@ class Store:
         except OSError:
             return
         if length >= _LOG_BYTES and (self._folder is None or not self._folder.is_alive()):
-            self._folder = threading.Thread(target=_fold, args=(self._opened,),
-                                            name="manyhands-checkpoint", daemon=True)
-            self._folder.start()
+            folder = threading.Thread(target=_fold, args=(self._opened,),
+                                      name="manyhands-checkpoint", daemon=True)
+            try:
+                folder.start()
+            except RuntimeError as error:  # no thread to be had, or the interpreter is ending
+                log.warning("manyhands: the store's log was not folded in: %s", error)
+            else:
+                self._folder = folder
 
     def _acquire(self, patience_s: float) -> None:
         if not self._lock.acquire(timeout=patience_s):

@@ -8,6 +8,7 @@ import threading
 import unittest
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from support import UID, FolderCase, StandInHost, plugin_module
 
@@ -387,6 +388,17 @@ class Tokens(HouseCase):
 
 
 class Retention(HouseCase):
+    def test_a_turn_goes_on_where_no_thread_can_be_started_to_drop_old_rows(self):
+        self.join("222", "Minh")
+        self.host.config["audit_days"] = 1
+        call = self.host.hooks["pre_llm_call"]
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("no more threads")), \
+                self.assertLogs("manyhands", "ERROR") as logged:
+            answer = call(turn_id="t", session_id="s", task_id="s", user_message="hi",
+                          platform="telegram", sender_id="222")
+        self.assertNotIn("action", answer or {})
+        self.assertIn("were not dropped", logged.output[0])
+
     def test_rows_older_than_audit_days_are_dropped_beside_the_turns_and_the_rest_verifies(self):
         self.join("222", "Minh")
         self.host.config["audit_days"] = 1e-9

@@ -533,6 +533,13 @@ class TheLog(FileCase):
             module._fold(self.store._opened)
         self.assertFalse([sql for sql in said if "RESTART" in sql], "it was folded in whole")
 
+    def test_a_commit_has_been_made_also_where_no_thread_can_be_started(self):
+        with mock.patch.object(module, "_LOG_BYTES", 1), mock.patch.object(
+                module.threading.Thread, "start", side_effect=RuntimeError("no more threads")), \
+                self.assertLogs("manyhands", "WARNING"):
+            self.write(value="kept")
+        self.assertEqual(self.read(), "kept")
+
     def test_closing_waits_for_the_thread(self):
         done = []
         def slow(opened: object) -> None:
