@@ -42,6 +42,8 @@ from .identity import (
     standing_of,
 )
 from .policy import (
+    ALLOW_BUCKETS,
+    ASK_BUCKETS,
     EXPLANATIONS,
     GRANTABLE_BY_INVITE,
     HOST_REFUSED,
@@ -106,8 +108,8 @@ MAX_TOKENS = 10**12
 
 FAILED = ("Something went wrong inside the bot, and its log says what. Look at /many whoami "
           "before typing it again.")
-OWNER_UNREACHABLE = ("The bot's records cannot be reached, so nothing was read or changed. Its log "
-                     "names the reason (manyhands: /many failed).")
+OWNER_UNREACHABLE = ("The bot's records cannot be reached, so nothing was read or changed. "
+                     "{advice} The log has more (manyhands: /many failed).")
 NOBODY = ("The platform named no sender for this command, so it is nobody's and can do nothing. "
           "Type it in a direct chat with the bot.")
 NOT_ON_ROSTER = "You are not on this bot's roster."
@@ -202,7 +204,7 @@ def never_raises(callback: Callable[..., str]) -> Callable[..., str]:
             return str(error)
         except StoreError as error:
             log.error("manyhands: /many failed (%s)", error)
-            return self.unreachable(source)
+            return self.unreachable(source, error.advice)
         except Exception:
             log.exception("manyhands: /many failed")
             return FAILED
@@ -241,13 +243,17 @@ class Commands:
         self._desk.wake()
         return answer if isinstance(answer, str) else answer()
 
-    def unreachable(self, source: object) -> str:
-        """The sentence for a store that failed; an owner is pointed to the log."""
+    def unreachable(self, source: object, advice: str) -> str:
+        """The sentence for a store that failed; an owner hears what to do, but not in a room."""
         bound, sender = _typist(source)
         account = None if sender is None else sender.account
         if not bound and not self._resolver.has_gateway:
             account = self._resolver.seat
-        return OWNER_UNREACHABLE if self._resolver.is_known_owner(account) else UNREACHABLE
+        if not self._resolver.is_known_owner(account):
+            return UNREACHABLE
+        alone = sender is None or sender.is_direct
+        return OWNER_UNREACHABLE.format(
+            advice=advice if alone and advice else "Please try again in a moment.")
 
 
 def _typist(source: object) -> tuple[bool, Sender | None]:
@@ -328,11 +334,11 @@ def _whole(line: Line, word: str, what: str, *, low: int = 1, high: int) -> int:
     return int(word)
 
 
-def _role(line: Line, word: str) -> Role:
-    found = {role.value: role for role in Role}.get(word.casefold())
+def _role(line: Line, word: str, among: Iterable[Role] = tuple(Role)) -> Role:
+    found = {role.value: role for role in among}.get(word.casefold())
     if found is None:
-        raise line.wrong(f"{shown(word, 40)} is not a role. "
-                         f"Roles are {', '.join(role.value for role in Role)}.")
+        raise line.wrong(f"{shown(word, 40)} is not a role that fits here. "
+                         f"It can be {', '.join(sorted(among))}.")
     return found
 
 
@@ -568,9 +574,7 @@ def _invite(line: Line) -> Answer:
     words = sorted(line.words, key=str.isdigit)  # the role and the hours, in either order
     role = line.settings.invite_role
     if words and not words[0].isdigit():
-        role = _role(line, words.pop(0))
-    if role not in GRANTABLE_BY_INVITE:
-        raise line.wrong("An invite makes a member or a guest.")
+        role = _role(line, words.pop(0), GRANTABLE_BY_INVITE)
     if len(words) > 1:
         raise line.wrong("That is more than invite takes.")
     hours = _whole(line, words[0], "hours", high=MAX_HOURS) if words \
@@ -783,12 +787,21 @@ def _tools_changed(line: Line, subject: _Subject, action: str, names: list[str],
     for name in names:
         decision = decide(standing, name)
         lines.append(f"{shown(name)}: {decision.state.value}, {EXPLANATIONS[decision.reason]}")
+    lines += filter(None, map(_misspelled, names))
     if action in ("add", "ask") and (Bucket.of(names).holds("cronjob_manage")
                                      or any("cron" in name.casefold() for name in names)):
         lines.append(CRON_WARNING)
     if ended:
         lines.append(f"Requests and approvals that ended with it: {ended}.")
     return "\n".join(lines)
+
+
+def _misspelled(name: str) -> str:
+    """A hint where a name is nearly one of the built-in lists'; a plugin's own is in none."""
+    known = {tool for buckets in (ALLOW_BUCKETS, ASK_BUCKETS) for bucket in buckets.values()
+             for tool in bucket.exact}
+    near = [] if name in known else difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    return f"No built-in list has {shown(name)}; did you mean {near[0]}?" if near else ""
 
 
 def _tools_read(line: Line, subject: _Subject) -> str:
@@ -862,7 +875,9 @@ def _verify(line: Line) -> Answer:
         found = line.store.verify_audit()
         if found.broken is not None:
             return (f"The audit is BROKEN at row {found.broken}: it was changed, or rows before it "
-                    f"were taken out. The {found.rows} rows from {found.first} on are whole.")
+                    f"were taken out. The {found.rows} rows from {found.first} on are whole.\n"
+                    "Somebody with access to the file has written to it. Keep a copy of it as it "
+                    "is, and look at who can read and write its folder.")
         if not found.head:
             return "The audit is empty."
         dropped = f" Older rows were dropped; the chain starts at row {found.first}." \
@@ -1005,13 +1020,22 @@ def _show(line: Line) -> Answer:
         return prompt  # it shows everything
     _reachable(page, of=len(pages))
     state = f"Approve once: /many approve {code}" if is_open else \
-        f"This request is closed: {ask['outcome']}."
+        line.desk.how_it_ended(line.tx, ask, now=line.now)
     hidden = any("\\u{" in text for text in pages[page - 1])
     title = f"{ANSWER_HEAD}{code}: {_asker(line, ask)}, {shown(str(ask['tool']), 100)}"
     body = "\n".join(filter(None, [
         code_block(pages[page - 1]), state,
-        "Hidden characters are present; they are written as \\u{...}." if hidden else ""]))
+        "Hidden characters are present; they are written as \\u{...}." if hidden else "",
+        *_story(line, code, since=float(ask["parked_at"]))]))
     return _framed(title, body, page=page, of=len(pages), again=f"show {code}")
+
+
+def _story(line: Line, code: str, *, since: float) -> Iterator[str]:
+    """What has become of an ask so far, from the audit."""
+    yield "What happened (UTC):"
+    for row in line.tx.story(code=code, since=since):
+        detail = "" if row["event"] == "asked" else _cut(str(row["detail"]))
+        yield f"{_stamp(row['at'])} {row['event']}" + (f" ({detail})" if detail else "")
 
 
 # -- notes -------------------------------------------------------------------------------------
@@ -1094,6 +1118,9 @@ def _audit(line: Line) -> Answer:
         raise BadInput(DIRECT_ONLY)
     if key in ("", "all"):
         return _trail(line, None, "Everybody's trail", named, hours, page)
+    if len(line.words) == 1 and line.tx.person_by_name(name_key=key) is None \
+            and line.tx.ask_by_code(code=identity.normal_code(named)) is not None:
+        return _show(line)  # a code in the place of a name
     return _trail(line, trail_key(line.tx, line.who, named), f"The trail of {shown(named, 80)}",
                   named, hours, page)
 

@@ -785,13 +785,14 @@ INVITE_ONLY = ("This bot is private. If its owner gave you an invite code, send 
 CLOSED = "This bot is private and takes no new people. Nothing of your message was used."
 IS_BLOCKED = "This account is blocked here. Only the bot's owner can change that."
 BUDGET_USED = "Today's token budget is used up, so this message was not answered. It starts afresh "
-WRONG_CODE = ("That code is not valid here: it may be mistyped, used or expired. "
+WRONG_CODE = ("That code is not valid here: it may be mistyped, used, replaced or expired. "
               "Ask for a new one.")
 KEPT_CODE = "You are already on the roster, as {role}; the code was not used."
 # How a door's answer begins; what such an answer was given to is kept out of later requests.
 DOOR_ANSWERS = (UNCLAIMED, INVITE_ONLY, CLOSED, IS_BLOCKED, WRONG_CODE, "Too many wrong codes.")
-STORE_DOWN = ("The bot cannot reach its records right now, so it answers nobody but its owner. "
-              "Nothing was run. Please try again later.")
+STORE_DOWN = ("The bot cannot reach its records right now, so it cannot tell who may do what. "
+              "Nothing was run. Please try again later; if this goes on, whoever runs the bot "
+              "finds the reason in its log.")
 
 A_ROLE: Mapping[Role, str] = {Role.OWNER: "an owner", Role.MEMBER: "a member",
                               Role.GUEST: "a guest", Role.BLOCKED: "blocked"}

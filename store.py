@@ -50,7 +50,15 @@ _WAL_TRIES = 50
 
 
 class StoreError(Exception):
-    """The store could not do what was asked; the message is a sentence for the log."""
+    """The store could not do what was asked. The text is for the log.
+
+    `advice` says where the file is and what to do, for whoever runs the bot; "" when nothing can
+    be done but to try again.
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(f"{what}. {advice}" if advice else what)
+        self.advice = advice
 
 
 class StoreUnusable(StoreError):
@@ -60,6 +68,18 @@ class StoreUnusable(StoreError):
 class StoreBusy(StoreError):
     """Another process or thread held the file for longer than the bounded wait."""
 
+
+_LEFT_UNTOUCHED = ("{path} is not one of manyhands' files and was left untouched. Point db_path at "
+                   "another file, or move this one away.")
+# What to do about the errors of SQLite whose names begin so.
+_SPACE = "Check the disk that {path} is on, and its free space."
+_ADVICE = {
+    "SQLITE_READONLY": "{path} or its folder cannot be written to by this account; change their "
+                       "owner or mode.",
+    "SQLITE_CANTOPEN": "Check that the folder of {path} exists and that this account may read and "
+                       "write there.",
+    "SQLITE_FULL": "The disk that {path} is on is full; make room.",
+}
 
 # What SQLite, the file system and values that SQLite cannot hold raise; `Store._ours` translates.
 _TROUBLE = (sqlite3.Error, OSError, OverflowError, UnicodeEncodeError)
@@ -342,6 +362,13 @@ def _link(chain: str, values: list[Any]) -> str:
     return digest(f"{chain}[{number}, {at!r}, {', '.join(map(encode_basestring_ascii, texts))}]")
 
 
+def _follows(chain: str, row: Row) -> bool:
+    try:
+        return bool(row["chain"] == _link(chain, _chained(row)))
+    except TypeError:  # somebody has put bytes or nothing in the place of a text
+        return False
+
+
 class Verified(NamedTuple):
     """What a walk of the chain found: `broken` is the first row that does not follow, or None."""
 
@@ -372,8 +399,7 @@ def _look(path: Path) -> None:
     POSIX, closing such a handle would drop the locks of every connection in this process.
     """
     if path.stat().st_size == 1:
-        raise StoreUnusable(f"{path} is not a database; it was left untouched. Point db_path at "
-                            "another file, or move this one away.")
+        raise StoreUnusable(f"{path} is not a database", _LEFT_UNTOUCHED.format(path=path))
     if not Path(f"{path}-wal").exists():
         return
     conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True,
@@ -394,21 +420,28 @@ def _check_ours(conn: sqlite3.Connection, path: Path) -> int:
     conn.execute("COMMIT")
     blank = not tables and version == 0 and app == 0
     if not blank and (version == 0 or app != APPLICATION_ID):
-        raise StoreUnusable(f"{path} is a database of another program; it was left untouched. "
-                            "Point db_path at another file, or move this one away.")
-    if version > SCHEMA_VERSION:
-        raise StoreUnusable(f"{path} was written by a newer manyhands (schema {version}, this one "
-                            f"knows {SCHEMA_VERSION}); it was left untouched. Update the plugin.")
+        raise StoreUnusable(f"{path} is a database of another program",
+                            _LEFT_UNTOUCHED.format(path=path))
+    _refuse_newer(version, path)
     return version
 
 
-def _migrate(conn: sqlite3.Connection, version: int) -> None:
-    """Bring the file up to date in one transaction; a process that lost the race changes nothing."""
+def _refuse_newer(version: int, path: Path) -> None:
+    if version > SCHEMA_VERSION:
+        raise StoreUnusable(f"{path} was written by a newer manyhands (schema {version}, this one "
+                            f"knows {SCHEMA_VERSION})",
+                            f"{path} is of a newer version and was left untouched. Update the "
+                            "plugin.")
+
+
+def _migrate(conn: sqlite3.Connection, version: int, path: Path) -> None:
+    """Bring the file up to date in one transaction; whoever lost the race changes nothing."""
     if version == SCHEMA_VERSION:
         return
     conn.execute("BEGIN IMMEDIATE")
     try:
         current = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        _refuse_newer(current, path)  # another process may have been quicker, and newer
         if current == 0:
             _execute_each(conn, SCHEMA)
         else:
@@ -449,7 +482,8 @@ def _to_version_2(conn: sqlite3.Connection) -> None:
     else:
         _chain_all(conn)
     _execute_each(conn, ("DROP TABLE old_notices", "DROP TABLE old_audit"))
-    _index_all(conn)
+    if "lineage" not in made:  # by the terms of that time
+        _index_all(conn)
 
 
 def _set_aside(conn: sqlite3.Connection, table: str) -> None:
@@ -509,23 +543,45 @@ def _use_wal(conn: sqlite3.Connection) -> None:
     conn.execute("PRAGMA journal_mode = WAL")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+class _Older(Exception):
+    """The file is of an older version."""
+
+
+def _connect(path: Path, *, upgrade: bool = False) -> sqlite3.Connection:
+    """A connection to a file of this version; only `upgrade` makes an older one that."""
     conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False,
                            timeout=BUSY_TIMEOUT_S)
     try:
         conn.row_factory = sqlite3.Row
         version = _check_ours(conn, path)
+        if 0 < version < SCHEMA_VERSION and not upgrade:
+            raise _Older
         _use_wal(conn)                               # readers and the writer don't stop each other
         conn.execute("PRAGMA synchronous = NORMAL")  # WAL: a power cut loses no committed order
         conn.execute("PRAGMA wal_autocheckpoint = 0")  # a thread does it, not somebody's turn
         conn.execute("PRAGMA journal_size_limit = 0")  # so that the log's length says what is in it
         conn.execute("PRAGMA foreign_keys = ON")     # off by default in SQLite
         conn.execute("PRAGMA trusted_schema = OFF")  # nothing in the file may call functions
-        _migrate(conn, version)
+        _migrate(conn, version, path)
     except BaseException:
         conn.close()
         raise
     return conn
+
+
+class _Upgrade(threading.Thread):
+    """Brings an older file up to date beside the calls, which would be given up on in the end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="manyhands-upgrade", daemon=True)
+        self._path = path
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            _connect(self._path, upgrade=True).close()
+        except Exception as error:  # raised again by whoever waits for the upgrade
+            self.error = error
 
 
 def _fold(opened: tuple[Path, int, int]) -> None:
@@ -611,6 +667,7 @@ class Store:
         self._kept = _Kept()
         self._commits = 0
         self._folder: threading.Thread | None = None
+        self._upgrade: _Upgrade | None = None
 
     @contextmanager
     def transaction(self, *, patience_s: float | None = None) -> Iterator[Tx]:
@@ -622,7 +679,7 @@ class Store:
         """
         self._acquire(LOCK_TIMEOUT_S if patience_s is None else patience_s)
         try:
-            conn = self._idle()
+            conn = self._idle(patience_s)
             self._wait_at_most(conn, patience_s)
             try:
                 conn.execute("BEGIN IMMEDIATE")
@@ -686,7 +743,7 @@ class Store:
             with self.transaction() as tx:
                 batch = tx.audit_after(audit_id=last, limit=_VERIFY_ROWS)
             for row in batch:
-                if row["audit_id"] != last + 1 or row["chain"] != _link(chain, _chained(row)):
+                if row["audit_id"] != last + 1 or not _follows(chain, row):
                     return Verified(rows, first, last, chain, last + 1)
                 last, chain, rows = int(row["audit_id"]), str(row["chain"]), rows + 1
             if len(batch) < _VERIFY_ROWS:
@@ -729,12 +786,15 @@ class Store:
 
     def _ours(self, error: Exception) -> StoreError:
         """SQLite's and the file system's errors as ours; a broken connection is dropped."""
+        path = self._opened[0]
         if isinstance(error, sqlite3.OperationalError):
             name = getattr(error, "sqlite_errorname", "") or ""
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                return StoreBusy(f"the store is busy ({error})")
+                return StoreBusy(f"the store is busy ({error})",
+                                 f"Another program holds {path}; close it, or wait for it.")
             self._drop()
-            return StoreError(f"the store cannot be used ({error})")
+            advice = next((text for code, text in _ADVICE.items() if name.startswith(code)), _SPACE)
+            return StoreError(f"the store cannot be used ({error})", advice.format(path=path))
         if isinstance(error, sqlite3.IntegrityError):
             return StoreError(f"the store refused a row ({error})")
         if isinstance(error, sqlite3.ProgrammingError):
@@ -742,10 +802,12 @@ class Store:
             return StoreError(f"the store was closed or misused ({error})")
         if isinstance(error, sqlite3.Error):
             self._drop()
-            return StoreUnusable(f"the store is damaged or not a database ({error}); it was left "
-                                 "as it is")
+            return StoreUnusable(f"the store is damaged or not a database ({error})",
+                                 f"{path} was left as it is. Put a backup in its place, or move it "
+                                 "away to begin with an empty one.")
         if isinstance(error, OSError):
-            return StoreError(f"the store's place cannot be used ({error})")
+            return StoreError(f"the store's place cannot be used ({error})",
+                              _ADVICE["SQLITE_CANTOPEN"].format(path=path))
         return StoreError(f"the store cannot hold a value ({error})")  # half a pair, 2**63
 
     def _wait_at_most(self, conn: sqlite3.Connection, patience_s: float | None) -> None:
@@ -755,29 +817,50 @@ class Store:
             conn.execute(f"PRAGMA busy_timeout = {wanted:d}")
             self._busy_ms = wanted
 
-    def _idle(self) -> sqlite3.Connection:
+    def _idle(self, patience_s: float | None = None) -> sqlite3.Connection:
         if self._conn is not None and self._opened != _identity_of(self._opened[0]):
             self._drop()
             raise StoreError("the store's file has been moved, replaced or deleted under a running "
-                             "bot; the file that is there now is opened at the next call")
-        conn = self._conn or self._open()
+                             "bot", f"What is now at {self._opened[0]} is opened at the next call; "
+                             "to go on with the old one, put it back.")
+        conn = self._conn or self._open(BUSY_TIMEOUT_S if patience_s is None else patience_s)
         if conn.in_transaction:
             raise StoreError("a transaction is already open on this thread")
         return conn
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, patience_s: float) -> sqlite3.Connection:
         path = self._path()
+        self._opened = path, 0, 0
         if "\0" in str(path):
-            raise StoreError("the store's place cannot be used (a NUL in its path)")
+            raise StoreError("the store's place cannot be used",
+                             "Its path has a NUL in it: look at db_path.")
         _prepare_place(path)
         _look(path)
-        self._conn = _connect(path)
+        try:
+            self._conn = _connect(path)
+        except _Older:
+            self._bring_up_to_date(path, patience_s)
+            self._conn = _connect(path)
         self._opened, self._busy_ms = _identity_of(path), _BUSY_MS
         for mine in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
             with suppress(OSError):  # a file of another account works, or fails at the first write
                 if mine.stat().st_mode & 0o077:
                     mine.chmod(0o600)
         return self._conn
+
+    def _bring_up_to_date(self, path: Path, patience_s: float) -> None:
+        """Return once the file is of this version; StoreBusy while that still goes on."""
+        if self._upgrade is None:
+            upgrade = _Upgrade(path)
+            upgrade.start()
+            self._upgrade = upgrade
+        self._upgrade.join(patience_s)
+        if self._upgrade.is_alive():
+            raise StoreBusy("the store is being brought up to date",
+                            f"{path} was written by an older version and is large; wait a while.")
+        error, self._upgrade = self._upgrade.error, None
+        if error is not None:
+            raise error
 
     def _drop(self) -> None:
         conn, self._conn = self._conn, None
@@ -1573,7 +1656,8 @@ class Tx:
         return self._number("SELECT count(*) FROM audit WHERE person_id = :who",
                             {"who": self._trail_key(person_id)})
 
-    def story(self, *, code: str) -> Sequence[Row]:
-        """Every row of one ask, oldest first."""
-        return self._all(self._AUDIT + "WHERE code = :code ORDER BY audit_id LIMIT 200",
-                         {"code": code})
+    def story(self, *, code: str, since: float) -> list[Row]:
+        """Every row of the ask that has had this code since then, oldest first."""
+        return self._all(self._AUDIT + """WHERE code = :code AND at >= :since
+                                          ORDER BY audit_id LIMIT 200""",
+                         {"code": code, "since": since})

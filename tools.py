@@ -56,7 +56,8 @@ MAX_QUERY = 500
 MAX_HOURS = 24 * 365
 MAX_LISTED = 200  # people or audit rows in one answer to a model
 UNREACHABLE = ("The bot's records cannot be reached right now, so nothing was read or changed. "
-               "Please try again later.")
+               "Please try again later; if this goes on, whoever runs the bot finds the reason "
+               "in its log.")
 WENT_WRONG = "Something went wrong inside the bot; its log says what. Please try again later."
 
 

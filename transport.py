@@ -522,7 +522,7 @@ class Desk:
         if ask is None:
             return "That request has been withdrawn."
         if ask["closed_at"] is not None:
-            return self._how_it_ended(tx, ask, now=now)
+            return self.how_it_ended(tx, ask, now=now)
         return self.prompt(tx, ask, now=now).removeprefix(ANSWER_HEAD)
 
     def _resumed(self, tx: Tx, ask: Row | None, who: Principal) -> Told:
@@ -594,7 +594,7 @@ class Desk:
                             answered_by=who.person_id, reason="", now=now,
                             uses=uses if ask["kind"] == "tool" else 0,
                             grant_until=now + for_s, binding=binding):
-            return self._how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
+            return self.how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
         reach = f"{_count(uses)}, {_BINDINGS[binding]}, within {_span(for_s)}"
         tx.record(now=now, kind="approval", event="approved", person_id=str(ask["person_id"]),
                   tool=str(ask["tool"]), code=str(ask["code"]),
@@ -616,7 +616,7 @@ class Desk:
         said = shown(reason, MAX_REASON)
         if not tx.close_ask(ask_id=int(ask["ask_id"]), outcome="denied",
                             answered_by=who.person_id, reason=said, now=now):
-            return self._how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
+            return self.how_it_ended(tx, tx.ask(ask_id=int(ask["ask_id"])) or ask, now=now)
         tx.record(now=now, kind="approval", event="denied", person_id=str(ask["person_id"]),
                   tool=str(ask["tool"]), code=str(ask["code"]),
                   detail=f"by {who.person_id}" + (f": {said}" if said else ""))
@@ -654,7 +654,7 @@ class Desk:
             if ask["outcome"] in ("approved", "denied"):
                 self._alarm(tx, who, f"{ask['code']} was tried again after it was answered.",
                             now=now, but=who.account)
-            return self._how_it_ended(tx, ask, now=now)
+            return self.how_it_ended(tx, ask, now=now)
         return ask
 
     def foreign_code(self, tx: Tx, who: Principal, code: str, *, now: float) -> str:
@@ -676,7 +676,7 @@ class Desk:
             tx.put_setting(key=key, value=repr(now))
             self.tell_owners(tx, text, now=now, but=but)
 
-    def _how_it_ended(self, tx: Tx, ask: Row, *, now: float) -> str:
+    def how_it_ended(self, tx: Tx, ask: Row, *, now: float) -> str:
         """Which end a closed ask came to, in words."""
         code, closed = str(ask["code"]), ago(float(ask["closed_at"] or now), now)
         by = self._name_of(tx, str(ask["answered_by"])) or "an owner"
@@ -829,6 +829,8 @@ class HostTransport:
                 return self._denied(tx, person_id, "no owner reachable", now=now)
             if self._desk.asks_too_often(tx, person_id, now=now):
                 return self._denied(tx, person_id, "asked too often", now=now)
+            if len(args.text) > MAX_ASK_CHARS:
+                return self._denied(tx, person_id, "too long to be asked about", now=now)
             tool = alone[1].tool if alone else "a command"
             ask_id, code = self._desk.file_host(tx, person_id=person_id, tool=tool, args=args,
                                                 owners=owners, now=now, expires_at=now + wait_s)

@@ -346,8 +346,10 @@ def measure_file(path: Path, rounds: int) -> dict[str, Cost]:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="What the hooks cost.")
-    parser.add_argument("rounds", nargs="?", type=int, default=1000, metavar="N")
-    parser.add_argument("--large", nargs="?", const="", metavar="FOLDER")
+    parser.add_argument("rounds", nargs="?", type=int, default=1000, metavar="N",
+                        help="calls of each kind, 1000 unless told otherwise, 10 at least")
+    parser.add_argument("--large", nargs="?", const="", metavar="FOLDER",
+                        help="in a large file as well, which is kept in FOLDER where one is named")
     given = parser.parse_args(argv)
     rounds = max(10, given.rounds)
     with tempfile.TemporaryDirectory() as folder:
@@ -355,7 +357,9 @@ def main(argv: list[str]) -> int:
         house(empty).unload()
         house(small).unload()
         add_facts(small)
-        print(f"{rounds} calls of each, on fresh threads; SQLite {sqlite3.sqlite_version}")
+        print(f"{rounds} calls of each, on fresh threads; SQLite {sqlite3.sqlite_version}\n"
+              "floors: how many times the p50 of one committed INSERT that is. The goals are what\n"
+              "the project aims at; a model's answer takes ten thousand times as long as any.")
         print_costs("an owner and a member, nothing noted", measure_file(empty, rounds), None)
         costs = measure_file(small, rounds)
         print_costs(f"the member has {FACTS_EACH} facts and sees {SHARED} shared ones", costs, None)

@@ -1,4 +1,4 @@
-"""Run every ``tests/test_*.py``: standard library only, no Hermes, quiet unless something fails.
+"""Run every ``tests/test_*.py``: standard library only, no Hermes; a line for each module.
 
 A module that cannot be imported and a test that is skipped count as failed. ``python3
 tests/selftest.py word ...`` runs only the modules whose name contains one of the words.
@@ -6,9 +6,14 @@ tests/selftest.py word ...`` runs only the modules whose name contains one of th
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - said in words, where the imports below would fail
+    print(f"This needs Python 3.11 or newer; this is {sys.version_info[0]}.{sys.version_info[1]}.")
+    raise SystemExit(2)
+
 import importlib
 import logging
-import sys
 import time
 import traceback
 import unittest
@@ -57,11 +62,11 @@ def main(words: Sequence[str]) -> int:
     start = time.perf_counter()
     outcome = Outcome()
     logging.getLogger("manyhands").addHandler(logging.NullHandler())  # tests look with assertLogs
-    suite = unittest.TestSuite()
     for path in sorted(TESTS.glob("test_*.py")):
         if not words or any(word in path.stem for word in words):
-            suite.addTest(load(path.stem, outcome))
-    suite.run(outcome)
+            before = outcome.passed
+            load(path.stem, outcome).run(outcome)
+            print(f"{path.stem}: {outcome.passed - before} passed", flush=True)
     for name, what in outcome.wrong.items():
         print(f"FAIL {name}", *what, sep="\n", end="\n\n")
     print(f"{time.perf_counter() - start:.1f} s")

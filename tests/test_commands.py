@@ -7,6 +7,7 @@ import json
 import unittest
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from support import (
     _VARIABLES,
@@ -730,7 +731,26 @@ class Approvals(VerbCase):
         code = self.park()
         self.assertIn(f"Approve once: /many approve {code}", self.boss(f"show {code}"))
         self.clock.advance(self.settings.approval_timeout_s)
-        self.assertIn("This request is closed: expired.", self.boss(f"show {code}"))
+        self.assertIn("expired 0 s ago", self.boss(f"show {code}"))
+
+    def test_shown_tells_the_whole_story_by_its_code_and_so_does_the_audit(self) -> None:
+        with mock.patch.object(self.desk, "_draw", lambda _length: "ACDE"):
+            code = self.park()
+        self.boss(f"show {code}")
+        self.boss(f"approve {code}")
+        self.assertIn("it is not spent yet", self.boss(f"show {code}"))
+        with self.store.transaction() as tx:
+            who = self.resolver.principal(tx, identity.Account.of_key("telegram:222"),
+                                          identity.Evidence.TURN)
+            self.assertTrue(self.desk.ask(tx, who, "terminal", transport.Arguments.of(
+                {"command": "ls"}), "", now=self.clock()).runs)
+        said = self.boss(f"show {code}")
+        self.assertRegex(said, r"(?s)What happened.* asked\n.* shown\n.* approved \(by .*\)\n"
+                               r".* spent")
+        self.assertIn("it has been spent or ended", said)
+        self.assertEqual(self.boss(f"audit {code.lower()}"), said)
+        self.assertNotIn("What happened", self.minh(f"audit {code}"))
+        self.assertIn("Nobody here is called", self.boss("audit ZZZZ"))
 
     def test_shown_of_no_request_says_so(self) -> None:
         self.assertIn("There is no request ZZZZ", self.boss("show ZZZZ"))
@@ -972,7 +992,10 @@ class AFailure(VerbCase):
         self.path.write_bytes(b"garbage " * 1000)
         for text in GOOD.values():
             with self.subTest(text=text), self.assertLogs("manyhands", "ERROR"):
-                self.assertEqual(self.boss(text), commands.OWNER_UNREACHABLE)
+                said = self.boss(text)
+                self.assertIn("cannot be reached, so nothing was read or changed", said)
+                self.assertIn("manyhands.db", said)
+                self.assertNotIn("manyhands.db", self.boss(text, chat="group:G1"))
                 self.assertEqual(self.minh(text), tools.UNREACHABLE)
                 self.assertEqual(self.typed("999", text), tools.UNREACHABLE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import unittest
 from types import SimpleNamespace
@@ -316,9 +317,13 @@ class Requests(HouseCase):
             ("manyhands_remember", {"text": f"note {n}"}) for n in range(6)])
         for most in (4, 1, 0, 6):
             self.host.config["max_person_facts"] = most
-            self.host.say("222", "hello", name="Minh")
-            sent = json.dumps(self.host.requests[-1]["messages"][-1])
-            self.assertEqual(sent.count("- note"), most)
+            for text in ("hello", "what was note 3?"):
+                self.host.say("222", text, name="Minh")
+                sent = json.dumps(self.host.requests[-1]["messages"][-1])
+                found = re.findall(r"- note (\d)", sent)
+                self.assertEqual((len(found), len(set(found))), (most, most))
+            if most:
+                self.assertEqual(found[0], "3", "the most relevant stands first")
 
     def test_the_operator_s_notes_reach_nobody_else_s_prompt(self):
         self.host.say("222", "hi", name="Minh", tools=[("web_search", {})])

@@ -152,6 +152,23 @@ class Opening(FileCase):
         self.assertIn("newer manyhands", said)
         self.assertIn(str(self.path), said)
 
+    def test_a_file_that_another_process_has_just_made_newer_is_left_as_it_is(self):
+        """Between the look at its version and the lock."""
+        self.write()
+        self.store.close()
+        seen = module._check_ours
+
+        def then_newer(conn: sqlite3.Connection, path: Path) -> int:
+            version = seen(conn, path)
+            with closing(sqlite3.connect(self.path)) as other, other:
+                other.execute(f"PRAGMA user_version = {module.SCHEMA_VERSION + 1}")
+            return version - 1
+
+        with mock.patch.object(module, "_check_ours", then_newer), \
+                self.assertRaises(module.StoreUnusable):
+            self.write(value="x")
+        self.assertEqual(self.raw("PRAGMA user_version"), [(module.SCHEMA_VERSION + 1,)])
+
     def test_a_newer_file_is_left_as_a_crashed_writer_left_it(self):
         """Its log is not folded in either: that is for the version that wrote it."""
         self.write()
@@ -307,6 +324,12 @@ class Contract20NothingIsHalfAppliedOrLost(FileCase):
                         with self.assertRaises(StoreError), inner():
                             self.fail("it nested")
                     self.assertEqual(self.read(), outer.__name__)
+
+    def test_only_a_durable_transaction_waits_for_the_disk(self):
+        for opened, level in ((self.store.transaction, 1), (self.store.durable_transaction, 2),
+                              (self.store.transaction, 1)):
+            with opened() as tx:
+                self.assertEqual(tx._number("PRAGMA synchronous", {}), level)
 
     def test_a_durable_transaction_commits_and_rolls_back_like_any_other(self):
         with self.store.durable_transaction() as tx:
@@ -1353,6 +1376,9 @@ class Audit(FileCase):
             self.assertEqual(events(person_id=ANNA, limit=1), ["2"])
             self.assertEqual(events(person_id="telegram:_"), [])
             self.assertEqual(tx.unidentified_since(since=0), 1)
+            for kind, tool in (("tool", "terminal"), ("refusal", "terminal"), ("refusal", "")):
+                tx.record(now=NOON + 9, kind=kind, event="x", tool=tool)
+            self.assertEqual(tx.unidentified_since(since=0), 3)
 
     def test_a_clock_that_was_wrong_for_a_while_hides_no_row_of_the_time_before(self):
         with self.store.transaction() as tx:
@@ -1387,7 +1413,9 @@ class Audit(FileCase):
         with self.store.transaction() as tx:
             for event, code in (("asked", "ACDE"), ("asked", "ZZZZ"), ("approved", "ACDE")):
                 tx.record(now=NOON, kind="approval", event=event, code=code)
-            self.assertEqual([r["event"] for r in tx.story(code="ACDE")], ["asked", "approved"])
+            self.assertEqual([r["event"] for r in tx.story(code="ACDE", since=0)],
+                             ["asked", "approved"])
+            self.assertEqual(tx.story(code="ACDE", since=NOON + 1), [])
 
 
 class Small(FileCase):
@@ -1444,6 +1472,7 @@ class TheChain(StoreCase):
                     "UPDATE audit SET at = at + 1 WHERE audit_id = 7",
                     "UPDATE audit SET person_id = 'x' WHERE audit_id = 7",
                     "DELETE FROM audit WHERE audit_id = 7",
+                    "UPDATE audit SET detail = x'ff00' WHERE audit_id = 7",
                     "UPDATE audit SET chain = 'x' WHERE audit_id = 7"):
             with self.subTest(sql=sql):
                 self.setUp()

@@ -673,6 +673,11 @@ class TheHostTransport(ApprovalCase):
         thread.join(10)
         return box[0]
 
+    def test_a_command_too_long_for_any_owner_is_denied_on_the_spot_and_not_kept(self):
+        thread, box = self.present("x" * (transport.MAX_ASK_CHARS + 1), timeout=60.0)
+        thread.join(10)
+        self.assertEqual((box, self.notices()), (["deny"], []))
+
     def test_a_sixth_waiting_request_is_denied_on_the_spot(self):
         waiting, codes = [], []
         for n in range(5):

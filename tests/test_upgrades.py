@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import threading
 import unittest
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +18,7 @@ from unittest import mock
 from support import ROOT, FolderCase, StandInHost, plugin_module
 
 module = plugin_module("store")
+STORE_DOWN = plugin_module("identity").STORE_DOWN
 OLD = sorted((ROOT / "tests" / "old_stores").glob("*.sql"))
 # Each released schema: what SCHEMA was, with blanks collapsed, under the version of that name.
 RELEASED = {2: "a7b8695ce0b389983306e5e782c437ad7687103e5a376ed1953cd3052f0318e3"}
@@ -101,6 +103,49 @@ class Upgrades(FolderCase):
                 ("manyhands_recall", {"query": "绿茶"})]).results[0])
             self.assertIn("fridge", host.command("333", "facts"))
         self.for_each(check)
+
+    def test_a_notice_keeps_what_it_is_and_an_old_kind_has_its_new_name(self):
+        def kinds(path: Path) -> list[tuple[str, str]]:
+            with closing(sqlite3.connect(path)) as conn:
+                return conn.execute("SELECT nonce, kind FROM notices ORDER BY nonce").fetchall()
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            before = kinds(path)
+            host.terminal_command("roster")
+            self.assertEqual(kinds(path), [(nonce, {"told": "news"}.get(kind, kind))
+                                           for nonce, kind in before])
+            self.assertGreater(len({kind for _, kind in before}), 1)
+        self.for_each(check)
+
+    def test_notes_that_the_first_forms_indexed_by_other_terms_are_indexed_afresh(self):
+        def check(dump: Path, host: StandInHost, path: Path) -> None:
+            if dump.stem not in ("version-1-first", "version-1-outcomes"):
+                return
+            with closing(sqlite3.connect(path)) as conn, conn:
+                conn.execute("UPDATE terms SET term = 'an old term ' || term")
+            self.assertIn("fridge", host.say("222", "wifi?", tools=[
+                ("manyhands_recall", {"query": "wifi"})]).results[0])
+            self.assertIn("绿茶", host.say("333", "tea?", tools=[
+                ("manyhands_recall", {"query": "绿茶"})]).results[0])
+        self.for_each(check)
+
+    def test_while_a_large_file_is_upgraded_calls_are_refused_and_then_all_works(self):
+        def slow(conn: sqlite3.Connection) -> None:
+            self.assertTrue(go_on.wait(30))
+            module._to_version_2(conn)
+        for dump in OLD[:1]:
+            go_on = threading.Event()
+            host, _ = self.opened(dump)
+            with mock.patch.object(module, "UPGRADES", (slow,)), \
+                    mock.patch.object(module, "BUSY_TIMEOUT_S", 0.1), \
+                    self.assertLogs("manyhands", "ERROR") as logged:
+                for _ in range(2):
+                    self.assertEqual(host.say("222", "hi").reply, STORE_DOWN)
+                go_on.set()
+                for thread in threading.enumerate():
+                    if thread.name == "manyhands-upgrade":
+                        thread.join(30)
+            self.assertIn("being brought up to date", logged.output[0])
+            self.assertEqual(host.say("222", "hi").reply, "ECHO: hi")
 
     def test_an_open_ask_a_grant_and_an_invite_still_work_and_are_told_in_the_audit(self):
         def check(dump: Path, host: StandInHost, path: Path) -> None:
