@@ -1230,8 +1230,39 @@ MORE: Mapping[str, str] = {
     "approve": "Alone: the requests that are waiting. With a code: one run of exactly that call; "
                "30m, 2h, 3x or both open more of them, any also with other arguments.\n"
                "/many approve K7QD 3x",
-    "audit": "Alone: your own trail, for an owner everybody's. Hours count back from now.\n"
-             "/many audit Minh 48",
+    "audit": "Alone: your own trail, for an owner everybody's. Hours count back from now. A "
+             "request's code tells its story.\n/many audit Minh 48",
+    "help": "A verb's name says more about it.\n/many help approve",
+    "whoami": "Your role, what you may run, what is left of today's tokens, and what an owner "
+              "should look at.",
+    "claim": "On the bot's own terminal, alone: makes a code that lives ten minutes. In a chat, "
+             "with that code: you are an owner.",
+    "roster": "Names, roles and how many tools each may run; ids for owners in a direct chat.",
+    "facts": "Yours, then the shared ones, each with the number that forget and unshare take.",
+    "forget": "The note is gone for good. all deletes every note of yours, not the shared ones.\n"
+              "/many forget 3",
+    "unshare": "Nobody sees the shared note any more. Its author and owners may.\n"
+               "/many unshare 2",
+    "export": "Your account, notes, tools, budget, requests and trail, in pages.",
+    "deny": "Nothing was run and nothing will be; the reason is told to whoever asked.\n"
+            "/many deny K7QD not on a Sunday",
+    "show": "The arguments whole, and what has happened to the request so far.\n/many show K7QD",
+    "grants": "What may still run, how often and until when; revoke ends it.",
+    "revoke": "A code ends what an approval opened, a number of /many invites an invite.\n"
+              "/many revoke K7QD",
+    "invites": "Each with the number that revoke takes.",
+    "role": "member, guest, owner or blocked. What they had asked for ends with the old role.\n"
+            "/many role Minh guest",
+    "rename": 'A name with spaces goes in quotes.\n/many rename Minh "Minh Bui"',
+    "remove": "Their notes, requests and invites are deleted; the audit and shared notes stay.",
+    "usage": "The most first, today or in so many days back; a longer bar is more tokens.\n"
+             "/many usage 7",
+    "verify": "Walks every row of the audit and names the first that was changed or taken out.",
+    "why": "The rule that lets them, asks you or refuses; nothing is run.\n"
+           "/many why Minh terminal",
+    "pause": "The tool rules are off for everybody on the roster until resume; the audit goes on.",
+    "lockdown": "Ends every waiting request and approval as well.",
+    "resume": "Ends pause and lockdown.",
     "budget": "Tokens a day, prompts included (a short message is about 2,000); 0 is no limit, "
               "default is the role's. @member and @guest set a role's.\n/many budget Minh 200000",
     "invite": "A role (member, guest) and hours, both optional.\n/many invite guest 24",

@@ -234,6 +234,12 @@ class AnyLine(VerbCase):
 
 
 class Help(VerbCase):
+    def test_help_of_a_verb_says_more_than_its_line_in_the_list(self) -> None:
+        for verb in commands.TABLE.values():
+            usage, about, *more = self.boss(f"help {verb.name}").split("\n")
+            self.assertEqual((usage, about), (f"/many {verb.usage}", verb.about))
+            self.assertGreater(len(" ".join(more)), len(verb.about), verb.name)
+
     def verbs(self, said: str) -> set[str]:
         return {line.split()[0] for line in said.splitlines()[1:] if "  " in line}
 
