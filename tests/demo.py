@@ -8,20 +8,28 @@ turns out untrue is printed as such, and the exit code is 1.
     --host          the same scenes on the real gateway (installs a Hermes once if there is none)
 """
 
-from __future__ import annotations
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - this file is one that 3.6 can read
+    sys.stderr.write("This needs Python 3.11 or newer; this is {}.{}.\n".format(*sys.version_info))
+    raise SystemExit(2)
 
 import argparse
+import difflib
+import importlib
+import io
 import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,11 +37,14 @@ from typing import Any, Protocol, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from support import StandInHost
+from support import StandInHost, plugin_module
 
-WIDTH = 88
+WIDTH = 88  # of a pipe, and the most that is used of a window
+NARROW = 72  # a window with fewer columns has no room for a column of labels
+LEAST_WIDTH = 20
 LABEL_WIDTH = 14
 SPEAKER_WIDTH = 6
+TABLE_WIDTH = 34
 ROOM = "family"
 ROOM_ID = "FAMILY"
 TERMINAL = "terminal"
@@ -325,11 +336,17 @@ def _lines(path: Path) -> list[str]:
 
 
 class Screen:
-    """Prints a conversation: one label and colour for each chat, wrapped to a width."""
+    """Prints a conversation, wrapped to the window: a label and a colour for each chat."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
+
+    @property
+    def width(self) -> int:
+        """The columns that are used; asked anew each time, as a window may be resized."""
+        columns = shutil.get_terminal_size((WIDTH, 24)).columns
+        return max(LEAST_WIDTH, min(WIDTH, columns))
 
     def _print(self, text: str, colour: str = "") -> None:
         self._out.write((f"\x1b[{colour}m{text}\x1b[0m" if colour and self._coloured else text)
@@ -338,25 +355,71 @@ class Screen:
 
     def heading(self, text: str) -> None:
         self._print("")
-        self._print(f"-- {text} ".ljust(WIDTH, "-"), "1")
+        first, *more = wrapped(text, self.width - 4)
+        self._print(f"-- {first}" if more else f"-- {first} ".ljust(self.width, "-"), "1")
+        for line in more:
+            self._print(f"   {line}", "1")
 
     def prose(self, text: str) -> None:
-        for line in wrapped(text, WIDTH):
+        for line in wrapped(text, self.width):
             self._print(line)
+
+    def table(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Two columns, of which the second is wrapped; in a narrow window one below the other."""
+        for left, right in rows:
+            if self.width < NARROW:
+                for line in wrapped(left, self.width - 2):
+                    self._print(f"  {line}")
+                lines, indent = wrapped(right, self.width - 6), 6
+            else:
+                lines, indent = wrapped(right, self.width - TABLE_WIDTH), TABLE_WIDTH
+                self._print(f"  {left}".ljust(indent) + next(lines))
+            for line in lines:
+                self._print(" " * indent + line)
 
     def said(self, chat: str, speaker: str, text: str) -> None:
         """One message in a chat; what came with control characters is shown without them."""
-        label = PLACES.get(chat, f"{chat}'s chat")[:LABEL_WIDTH - 1]
-        width = WIDTH - LABEL_WIDTH - 2 - SPEAKER_WIDTH
+        colour = COLOURS.get(chat, "31")
+        if self.width < NARROW:
+            for line in wrapped(f"{label_of(chat)} | {speaker}", self.width):
+                self._print(line, colour)
+            for line in wrapped(text, self.width - 2):
+                self._print(f"  {line}", colour)
+            return
+        speaker = padded(f"{speaker} ", SPEAKER_WIDTH)
+        width = self.width - LABEL_WIDTH - 2 - cells(speaker)
         for number, line in enumerate(wrapped(text, width)):
-            first = number == 0
-            self._print(f"{label if first else '':<{LABEL_WIDTH}}| "
-                        f"{speaker if first else '':<{SPEAKER_WIDTH}}{line}",
-                        COLOURS.get(chat, "31"))
+            label, name = (label_of(chat), speaker) if number == 0 else ("", "")
+            self._print(f"{padded(label, LABEL_WIDTH)}| {padded(name, cells(speaker))}{line}",
+                        colour)
 
     def aside(self, text: str, colour: str = "2") -> None:
-        for number, line in enumerate(wrapped(text, WIDTH - LABEL_WIDTH - 4)):
-            self._print(f"{'':<{LABEL_WIDTH}}{'= ' if number == 0 else '  '}{line}", colour)
+        indent = 2 if self.width < NARROW else LABEL_WIDTH
+        for number, line in enumerate(wrapped(text, self.width - indent - 4)):
+            self._print(f"{'':<{indent}}{'= ' if number == 0 else '  '}{line}", colour)
+
+
+def label_of(chat: str) -> str:
+    """What a chat is called on the screen; a long name is cut to the column of labels."""
+    label = PLACES.get(chat, f"{chat}'s chat")
+    while cells(label) >= LABEL_WIDTH:
+        chat = chat[:-1]
+        label = f"{chat}\N{HORIZONTAL ELLIPSIS}'s chat"
+    return label
+
+
+def cells(text: str) -> int:
+    """How many columns a text takes: marks stand on their letters, some letters take two."""
+    return sum(1 + is_wide(c) for c in text if unicodedata.category(c) not in ("Mn", "Me"))
+
+
+def is_wide(letter: str) -> bool:
+    return unicodedata.east_asian_width(letter) in ("W", "F")
+
+
+def padded(text: str, width: int) -> str:
+    """The text, filled up with spaces; a longer one as it is."""
+    return text + " " * (width - cells(text))
 
 
 def wrapped(text: str, width: int) -> Iterator[str]:
@@ -364,8 +427,10 @@ def wrapped(text: str, width: int) -> Iterator[str]:
     for line in text.splitlines() or [""]:
         clean = "".join(c if c.isprintable() else "?" for c in line.expandtabs(4)).rstrip()
         indent = " " * (len(clean) - len(clean.lstrip())) if len(clean) < 2 * width else ""
-        yield from textwrap.wrap(clean, width, subsequent_indent=indent[:width // 2],
-                                 break_on_hyphens=False) or [""]
+        spread = "".join(c + "\0" * is_wide(c) for c in clean)  # so that it counts for two
+        for part in textwrap.wrap(spread, width - (spread != clean), break_on_hyphens=False,
+                                  subsequent_indent=indent[:width // 2]) or [""]:
+            yield part.replace("\0", "")
 
 
 # -- the play ------------------------------------------------------------------------------------
@@ -390,10 +455,11 @@ class Play:
         self.arrived(arrive)
         return "\n".join(heard.texts)
 
-    def at_terminal(self, line: str) -> str:
+    def at_terminal(self, line: str, left_out: str = "") -> str:
+        """`/many ...` on the bot's own machine; `left_out` says what its long middle is about."""
         self.screen.said(TERMINAL, "$", f"/many {line}")
         said = self.house.terminal(line)
-        self.screen.said(TERMINAL, "bot:", folded(said))
+        self.screen.said(TERMINAL, "bot:", folded(said, left_out) if left_out else said)
         return said
 
     def arrived(self, expected: int) -> str:
@@ -434,12 +500,12 @@ def code_in(pattern: re.Pattern[str], text: str) -> str:
     return match.group(match.lastindex or 0)
 
 
-def folded(text: str) -> str:
-    """A long answer with its middle left out, and a line that says so."""
+def folded(text: str, left_out: str) -> str:
+    """A long answer without its middle, and a line that says what was left out."""
     lines = text.splitlines()
     if len(lines) < 9:
         return text
-    return "\n".join((*lines[:1], f"(... {len(lines) - 3} more lines ...)", *lines[-2:]))
+    return "\n".join((lines[0], f"(... {len(lines) - 3} more lines: {left_out} ...)", *lines[-2:]))
 
 
 def has_notes(request: dict[str, Any]) -> bool:
@@ -457,7 +523,7 @@ def nobody_owns_it(play: Play) -> None:
 
 
 def the_claim(play: Play) -> None:
-    code = code_in(SECRET, play.at_terminal("claim"))
+    code = code_in(SECRET, play.at_terminal("claim", "the settings to check"))
     said = play.says("Boss", f"/many claim {code}")
     play.claims("whoever can type on the bot's own machine made Boss the owner",
                 "owns the bot" in said)
@@ -470,17 +536,16 @@ def a_stranger(play: Play) -> None:
 
 
 def an_invite(play: Play) -> None:
-    code = code_in(SECRET, play.says("Boss", "/many invite member"))
+    code = code_in(SECRET, play.says("Boss", "/many invite"))
     said = play.says("Minh", f"join {code}", arrive=1)
-    play.claims("Minh is a member, and the owner was told on the phone",
-                "Welcome, Minh" in said and "Minh" in play.news())
-    code = code_in(SECRET, play.says("Boss", "/many invite guest"))
-    said = play.says("Lan", f"join {code}", arrive=1)
-    play.claims("Lan is a guest; still not one model call",
-                "Welcome, Lan" in said and not play.house.requests())
+    play.claims("Minh is a member, and the owner was told; still not one model call",
+                "Welcome, Minh" in said and "Minh" in play.news() and not play.house.requests())
 
 
 def a_guest(play: Play) -> None:
+    code = code_in(SECRET, play.says("Boss", "/many invite guest"))
+    said = play.says("Lan", f"join {code}", arrive=1)
+    play.claims("Lan is a guest", "Welcome, Lan" in said and "guest" in said)
     play.says("Lan", "hello everybody", room=True)
     said = play.says("Lan", "run ls", room=True)
     play.claims("a guest talks with the bot, but runs nothing and does not bother the owner",
@@ -512,16 +577,19 @@ def a_parked_call(play: Play) -> None:
     code = code_in(PROMPT, prompt)
     play.claims("nothing has run; the owner's phone shows who wants what, exactly as it would run",
                 not play.house.album() and "Minh" in prompt and TIDY[4:] in prompt)
-    said = play.says("Minh", f"/many approve {code}", arrive=1)
-    play.claims("Minh saw the code and tried: refused, and the owner was alarmed",
-                "Approved" not in said and "tried" in play.news() and not play.house.album())
     said = play.says("Boss", f"/many approve {code}", arrive=2)
     play.claims("the owner approved, the call was made again by itself and ran once",
                 "Approved" in said and len(play.house.album()) == 1)
+
+
+def the_same_again(play: Play) -> None:
     play.says("Minh", TIDY, arrive=1)
-    again = code_in(PROMPT, play.news())
-    play.claims("the same call once more asks once more, under a new code",
-                again != code and len(play.house.album()) == 1)
+    code = code_in(PROMPT, play.news())
+    play.claims("what was approved was one run: the same call asks again",
+                len(play.house.album()) == 1)
+    said = play.says("Minh", f"/many approve {code}", arrive=1)
+    play.claims("Minh saw the code and tried: refused, and the owner was alarmed",
+                "Approved" not in said and "tried" in play.news() and len(play.house.album()) == 1)
 
 
 def lockdown(play: Play) -> None:
@@ -547,11 +615,12 @@ SCENES: tuple[tuple[str, Callable[[Play], None]], ...] = (
     ("Nobody owns the bot yet", nobody_owns_it),
     ("Its operator claims it, at the bot's own terminal", the_claim),
     ("A stranger", a_stranger),
-    ("Invitations", an_invite),
+    ("An invitation", an_invite),
+    ("Minh's agent wants to run something", a_parked_call),
     ("A guest, in the family group", a_guest),
     ("The operator's private notes", private_notes),
     ("Everybody has a memory of their own", own_memory),
-    ("Minh's agent wants to run something", a_parked_call),
+    ("Minh wants the same once more", the_same_again),
     ("Lockdown", lockdown),
     ("What is on record", the_audit),
 )
@@ -583,17 +652,27 @@ def play_all(house: House, screen: Screen, stage: str) -> int:
 
 # -- typing as anyone ----------------------------------------------------------------------------
 
-HELP = """Type who writes, a colon, and what they write:
-  minh: hello                    in Minh's own chat with the bot
-  minh@family: hello             in the family group
-  minh: run ls                   the scripted model calls the terminal tool: ls,
-  minh: touch notes.txt          touch NAME or echo WORDS >> NAME, in the demo's folder
-  minh: remember that I like tea    and: recall tea
-  boss: /many help               /many is what people type to the plugin itself
-  boss: /many approve CODE       the code stands in the prompt on the owner's phone
-  terminal: /many claim          on the bot's own machine
-Any other name is a stranger. Also: help, fresh (begin with nobody and no owner), quit."""
-_LINE = re.compile(r"\s*([A-Za-z]{1,12})(?:@(\w+))?\s*:\s*(.*)", re.S)
+HELP = ("The model here is a script: it repeats what a tool answered, or your own words. It runs a "
+        "tool for run, touch, remember and recall, as they stand here, and for nothing else.\n"
+        "Type who writes, a colon, and what they write:")
+EXAMPLES = (
+    ("minh: hello", "in Minh's own chat with the bot"),
+    ("minh@family: hello", "in the family group"),
+    ("minh: run ls", "the terminal tool, in the demo's folder; also: run touch NAME, "
+                     "run echo WORDS >> NAME"),
+    ("minh: touch notes.txt", "short for: run touch notes.txt"),
+    ("minh: remember that I like tea", "Minh's own notes"),
+    ("minh: recall tea", "what is found in them"),
+    ("boss: /many help", "/many is what people type to the plugin itself"),
+    ("boss: /many approve CODE", "the code stands in the prompt on the owner's phone"),
+    ("terminal: /many claim", "on the bot's own machine"),
+)
+MORE_HELP = ("Any other name is a stranger. "
+             "Also: help, fresh (begin with nobody and no owner), quit.")
+HELP_WORDS = frozenset({"help", "?", "h", "/help", "/h", "/?", ":h", ":help", "--help"})
+QUIT_WORDS = frozenset({"quit", "exit", "q", "bye", ":q", ":q!", ":quit", "/q", "/quit", "/exit"})
+A_NAME = "a name is one word of letters, at most 20"
+_LINE = re.compile(r"\s*([^:\N{FULLWIDTH COLON}]*?)\s*[:\N{FULLWIDTH COLON}]\s*(.*)", re.S)
 FURNISHED = "Boss owns the bot, Minh is a member, Lan a guest; Eve is a stranger."
 
 
@@ -608,6 +687,7 @@ class Typing:
 
     def _open(self) -> None:
         self._houses += 1
+        self._doubted: set[str] = set()
         self.house = StandInHouse(self._folder / f"house{self._houses}")
         self.play = Play(self.house, self._screen)
 
@@ -622,55 +702,170 @@ class Typing:
         house.post("Boss", f"/many add telegram {PEOPLE['Lan']} guest Lan")
         house.arrivals(0)
 
+    def help(self) -> None:
+        self._screen.prose(HELP)
+        self._screen.table(EXAMPLES)
+        self._screen.prose(MORE_HELP)
+
     def line(self, text: str) -> bool:
         """Answer one line; False when it says that this is the end."""
         word = text.strip().lower()
-        if word in ("quit", "exit", "q"):
+        if word in QUIT_WORDS:
             return False
-        if word in ("help", "?", "h"):
-            self._screen.prose(HELP)
-        elif word == "fresh":
+        if word in HELP_WORDS:
+            self.help()
+        elif word in ("fresh", "/fresh"):
             self.close()
             self._open()
             self._screen.prose("A new house: no owner, nobody on the roster. "
                                "Start with: terminal: /many claim")
         elif word:
-            self._message(text)
+            self._message(text.strip())
         return True
 
     def _message(self, text: str) -> None:
         match = _LINE.fullmatch(text)
-        if match is None or not match.group(3).strip():
-            self._screen.prose("Who writes what? For example: minh: hello   (or: help, quit)")
+        if text.startswith("/") or match is None or not all(match.groups()):
+            self._screen.prose(for_nobody(text))
             return
-        who, room, said = match.group(1).capitalize(), match.group(2), match.group(3).strip()
-        if who == TERMINAL.capitalize():
+        address, said = match.groups()
+        name, at, room = (part.strip() for part in address.partition("@"))
+        if not is_name(name) or said.startswith("//"):
+            self._screen.prose(f"Who writes that? {A_NAME.capitalize()}. For example: minh: hello")
+        elif name.casefold() == TERMINAL:
             self._terminal(said)
-        elif room and room.lower() != ROOM:
-            self._screen.prose(f"There is one group here: {who.lower()}@{ROOM}: hello")
+        elif at and room.casefold() != ROOM:
+            self._screen.prose(f"There is one group here: {name.lower()}@{ROOM}: hello")
         else:
-            self._meet(who)
-            self.play.says(who, said, bool(room))
+            self._says(name, said, bool(at))
 
-    def _meet(self, who: str) -> None:
-        if who not in self.house.people:
-            self.house.people[who] = str(1000 + len(self.house.people))
-            self._screen.prose(f"({who} is somebody new, whom the bot has never seen.)")
+    def _says(self, name: str, said: str, room: bool) -> None:
+        who = self._meet(name)
+        if who:
+            reply = self.play.says(who, said, room)
+            address = who.lower() + (f"@{ROOM}" if room else "")
+            self._hint(hint_for(said, address, echoed=reply.startswith("You said: ")))
+
+    def _hint(self, hint: str) -> None:
+        if hint:
+            self._screen.prose(f"({hint})")
+
+    def _meet(self, name: str) -> str:
+        """Who that is, as they are called here; empty while it may be a slip of the pen."""
+        name = unicodedata.normalize("NFC", name)
+        known = {there.casefold(): there for there in self.house.people}
+        word = name.casefold()
+        if word in known:
+            return known[word]
+        near = difflib.get_close_matches(word, (*known, TERMINAL), 1, 0.66)
+        if near and word not in self._doubted:
+            self._doubted.add(word)
+            self._hint(f"did you mean {near[0]}? If {name.lower()} is somebody new, type it again")
+            return ""
+        who = name.capitalize()
+        self.house.people[who] = str(1000 + len(self.house.people))
+        self._hint(f"{who} is somebody new, whom the bot has never seen.")
+        return who
 
     def _terminal(self, said: str) -> None:
         word, _, rest = said.partition(" ")
         if word.lower() != "/many":
             self._screen.prose("At the terminal the demo knows /many only: terminal: /many help")
+            self._hint(hint_for(said, TERMINAL, echoed=False))
             return
         self.play.at_terminal(rest)
         self.play.arrived(0)
+
+
+def is_name(word: str) -> bool:
+    """Whether it is one word of letters of any script; a mark belongs to its letter."""
+    kinds = [unicodedata.category(c)[0] for c in word]
+    return kinds[:1] == ["L"] and set(kinds) <= {"L", "M"} and \
+        kinds.count("L") <= 20 and len(kinds) <= 40
+
+
+def for_nobody(text: str) -> str:
+    """What to say to a line that does not say who writes it."""
+    command = meant_command(text) or (text if text.startswith("/") else "")
+    if command:
+        return f"Put somebody in front, as in boss: {command}"
+    if call_for(text):
+        return f"Put somebody in front, as in minh: {text}"
+    return f"Who writes what? For example: minh: hello   ({A_NAME}; or: help, quit)"
+
+
+# -- what a message to the script may have meant -------------------------------------------------
+
+_POLITE = re.compile(r"(?:(?:please|pls|hey|hi|bot|can|could|would|will|you|now|just)\b[\s,]*)*",
+                     re.I)
+_TRY = re.compile(r"(run|touch|remember|recall|ls|echo|cat|pwd|rm|mkdir)\b.*", re.I | re.S)
+_COMMAND = re.compile(r"(/?)\s*many(\s*)(\w*)(.*)", re.I | re.S)
+_ANSWERS = (
+    (re.compile(r"(?:y|yes|ok|okay|sure|approved?(?: \S+)?)[.!]*", re.I), "approve CODE approves"),
+    (re.compile(r"den(?:y|ied)(?: \S+)?[.!]*", re.I), "deny CODE refuses"),
+)
+
+
+def hint_for(said: str, address: str, echoed: bool) -> str:
+    """What somebody may have meant with words that are none of the script's; mostly empty."""
+    for pattern, what in _ANSWERS:
+        if pattern.fullmatch(said):
+            return f"only /many {what}"
+    tried, command = meant_tool(said) if echoed else "", meant_command(said)
+    if tried:
+        return f"the script runs a tool for: {address}: {tried}"
+    return f"did you mean {command}?" if command else ""
+
+
+def meant_command(said: str) -> str:
+    """The /many command that `/manyusage` or `many usage` comes next to; empty: none."""
+    match = _COMMAND.fullmatch(said)
+    if match is None or (match.group(1) and match.group(2)):
+        return ""
+    verb, rest = match.group(3).lower(), match.group(4).rstrip(" .!?")
+    if not verb and not rest:
+        return "" if match.group(1) else "/many help"
+    return f"/many {verb}{rest}" if verb in plugin_module("policy").VERBS else ""
+
+
+def meant_tool(said: str) -> str:
+    """The words for which the script runs a tool that come next to a message; empty: none do."""
+    polite = _POLITE.match(said)
+    bare = said[polite.end() if polite else 0:].rstrip(" .!?")
+    tried = _TRY.fullmatch(bare)
+    if tried is None:
+        return ""
+    if call_for(bare):
+        return bare
+    word = tried.group(1).lower()
+    if word == "echo" and ">>" in bare:
+        return f"run {bare}"
+    return {"touch": "touch notes.txt", "remember": "remember that I like tea",
+            "recall": "recall tea", "echo": "run echo hello >> notes.txt"}.get(word, "run ls")
+
+
+# -- the conversation ----------------------------------------------------------------------------
+
+
+def interactive(screen: Screen) -> int:
+    """Lines from the keyboard, in a folder of its own; the exit code, 130 for an interrupt."""
+    code = 0
+    with tempfile.TemporaryDirectory(prefix="manyhands-demo-") as tmp:
+        try:
+            converse(keyboard(), Path(tmp), screen)
+        except KeyboardInterrupt:
+            code = 130
+    with suppress(OSError):  # a window that was closed hears no goodbye
+        screen.prose("Bye. The demo's folder is gone.")
+    return code
 
 
 def converse(lines: Iterable[str], folder: Path, screen: Screen) -> None:
     typing = Typing(folder, screen)
     try:
         typing.furnish()
-        screen.prose(f"{FURNISHED}\n{HELP}")
+        screen.prose(FURNISHED)
+        typing.help()
         for text in lines:
             try:
                 if not typing.line(text):
@@ -679,17 +874,27 @@ def converse(lines: Iterable[str], folder: Path, screen: Screen) -> None:
                 screen.prose(f"That did not work ({type(error).__name__}). Try something else.")
     finally:
         typing.close()
-    screen.prose("Bye. The demo's folder is gone.")
 
 
 def keyboard() -> Iterator[str]:
-    """Lines as they are typed; ends at the end of input."""
+    """Lines as they are typed, edited where that is possible; ends at the end of input."""
+    if sys.stdin is None:
+        return
+    typed = sys.stdin.isatty()
+    if typed and sys.stdout.isatty():
+        with suppress(ImportError):
+            importlib.import_module("readline")  # from here on `input` has its editing and history
     while True:
         try:
-            yield input("> " if sys.stdin.isatty() else "")
+            yield input("> " if typed else "")
         except UnicodeDecodeError:
             yield "(unreadable)"
-        except EOFError:
+        except (EOFError, KeyboardInterrupt) as end:
+            if typed:
+                with suppress(OSError):
+                    print()  # the prompt stands on a line that nobody has ended
+            if isinstance(end, KeyboardInterrupt):
+                raise
             return
 
 
@@ -760,10 +965,10 @@ def main(argv: Sequence[str]) -> int:
     if chosen.host:
         return on_real_host(argv)
     screen = Screen(sys.stdout)
+    if chosen.interactive:
+        with quiet_logs():
+            return interactive(screen)
     with quiet_logs(), tempfile.TemporaryDirectory(prefix="manyhands-demo-") as tmp:
-        if chosen.interactive:
-            converse(keyboard(), Path(tmp), screen)
-            return 0
         house = StandInHouse(Path(tmp) / "house")
         try:
             return play_all(house, screen, "The plugin's real code and a real SQLite file, on a "
@@ -773,7 +978,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # one that was closed beforehand is None
+            stream.reconfigure(errors="replace")
     for name in ("SIGTERM", "SIGHUP"):  # a closed window, too, leaves no folder behind
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Draw the first screen of the demo: ``python3 tests/draw_demo.py`` writes ``tests/demo.svg``.
+"""Draw scenes of the demo: ``python3 tests/draw_demo.py`` writes ``tests/demo.svg``.
 
 The text is the demo's own output in a pipe; its codes, which are drawn anew at every run, are
 replaced by fixed ones, so that the same demo gives the same picture.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,11 @@ import demo
 
 TESTS = Path(__file__).resolve().parent
 PICTURE = TESTS / "demo.svg"
-LEAST_LINES = 28  # whole scenes are taken until the screen has so many
-FIXED_CODES = ("K7QDM-9RT3X", "R4HVC-W3MKT", "T9XEP-M4DGA", "H6JYC-Q7VRN")
+SCENES = (demo.a_stranger, demo.an_invite, demo.a_parked_call)
+ALT = ("Scenes of the demo: a stranger is refused, Minh joins with an invite, Minh's command "
+       "waits, the owner is asked in their own chat and approves, and the command runs once")
+FIXED_SECRETS = ("K7QDM-9RT3X", "R4HVC-W3MKT", "T9XEP-M4DGA")
+FIXED_CODES = ("4HQD", "7RKM", "9WXE")
 WIDTH, MARGIN, BAR = 800, 28, 44
 FONT_SIZE, LETTER, LEADING = 14, 8.4, 19
 FONTS = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -38,27 +42,26 @@ class DemoFailed(Exception):
 
 
 def played() -> str:
-    """What the demo prints into a pipe."""
+    """What the demo prints into a pipe, however wide the window is."""
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
     done = subprocess.run((sys.executable, str(TESTS / "demo.py")), capture_output=True,
                           encoding="utf-8", check=False, timeout=60,
-                          env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+                          env={**environment, "PYTHONIOENCODING": "utf-8"})
     if done.returncode:
         raise DemoFailed(f"the demo ended with {done.returncode}\n{done.stdout[-800:]}"
                          f"{done.stderr[-800:]}")
     return done.stdout
 
 
-def first_screen(text: str) -> list[str]:
-    """The first whole scenes, their codes replaced in the order in which they appear."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("-- ") and len(lines) >= LEAST_LINES:
-            break
-        lines.append(line)
-    screen = "\n".join(lines).rstrip()
-    codes = dict.fromkeys(demo.SECRET.findall(screen))
-    for code, fixed in zip(codes, FIXED_CODES, strict=False):
-        screen = screen.replace(code, fixed)
+def chosen_scenes(text: str) -> list[str]:
+    """The introduction and the chosen scenes, with fixed codes in the order of the drawn ones."""
+    parts = re.split(r"^(?=-- )", text, flags=re.M)
+    played_scenes = dict(zip((scene for _, scene in demo.SCENES), parts[1:], strict=False))
+    screen = "".join((parts[0], *(played_scenes[scene] for scene in SCENES))).rstrip()
+    for pattern, fixed_ones in ((demo.SECRET, FIXED_SECRETS), (demo.PROMPT, FIXED_CODES)):
+        codes = dict.fromkeys(m.group(pattern.groups) for m in pattern.finditer(screen))
+        for code, fixed in zip(codes, fixed_ones, strict=False):
+            screen = re.sub(rf"\b{code}\b", fixed, screen)
     return screen.split("\n")
 
 
@@ -69,8 +72,7 @@ def picture(lines: Sequence[str]) -> str:
                    for n, colour in enumerate(("#ff5f57", "#febc2e", "#28c840")))
     rows = "\n".join(drawn(lines))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            f'width="{WIDTH}" height="{height}" role="img" aria-label="The first scenes of the '
-            f'demo: a claim and a refused stranger">\n'
+            f'width="{WIDTH}" height="{height}" role="img" aria-label="{ALT}">\n'
             f'<rect width="{WIDTH}" height="{height}" rx="10" fill="#0d1117"/>\n{dots}\n'
             f'<text x="{WIDTH / 2:g}" y="27" text-anchor="middle" font-family="{FONTS}" '
             f'font-size="{FONT_SIZE - 1}" fill="{DIM}">python3 tests/demo.py</text>\n'
@@ -111,11 +113,11 @@ def colour_of(line: str, before: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Draw the first screen of the demo.")
+    parser = argparse.ArgumentParser(description="Draw scenes of the demo.")
     parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
     chosen = parser.parse_args(argv)
     try:
-        wanted = picture(first_screen(played()))
+        wanted = picture(chosen_scenes(played()))
     except DemoFailed as error:
         print(error)
         return 1
