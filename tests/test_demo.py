@@ -151,7 +151,10 @@ class Typing(DemoCase):
         if importlib.util.find_spec("readline"):
             os.write(ours, b"\x1b[A again\n")
             self.assertIn("You said: hello again", read_until(ours, "\n> "))
-        demo_there.send_signal(signal.SIGINT)
+        for _ in range(5):  # readline loses one that comes between its prompt and its waiting
+            demo_there.send_signal(signal.SIGINT)
+            if select.select([ours], [], [], 1)[0]:
+                break
         self.assertTrue(read_until(ours, "gone.\r\n").startswith("\r\nBye."))
         self.assertEqual(demo_there.wait(LIMIT_S), 130)
         self.assertEqual(self.left_behind(), [])
