@@ -170,6 +170,9 @@ def an_approval(check: Check) -> None:
         again = at.say(MINH, writes(target), "Minh")
         check("the next same call asks again", "needs the owner's approval" in again
               and target.read_text() == "done\n", again)
+        story = at.boss(f"show {code_in(prompt)}")
+        check("its code tells the whole story", re.search(
+            r"asked\n.*shown\n.*approved.*\n.*spent", story) is not None, story)
         stand_ins_and_denials(check, at, target)
 
 
