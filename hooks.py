@@ -457,20 +457,20 @@ class Hooks:
         days = self._settings().audit_days
         if days and not 0 <= now - self._retained_at < RETAIN_EVERY_S:
             self._retained_at = now
-            thread = threading.Thread(target=self._drop_old_rows, args=(now - days * DAY_S,),
+            thread = threading.Thread(target=self._drop_old_rows, args=(now - days * DAY_S, now),
                                       name="manyhands-retention", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # no thread to be had, or the interpreter is ending
                 log.error("manyhands: old audit rows were not dropped: %s", error)
 
-    def _drop_old_rows(self, before: float) -> None:
+    def _drop_old_rows(self, before: float, now: float) -> None:
         """In small transactions, so that no turn waits for it."""
         try:
             dropped = RETAIN_BATCH
             while dropped == RETAIN_BATCH:
                 with self._store.transaction() as tx:
-                    dropped = tx.drop_audit(before=before, limit=RETAIN_BATCH)
+                    dropped = tx.drop_audit(before=before, now=now, limit=RETAIN_BATCH)
         except StoreError as error:
             log.error("manyhands: old audit rows were not dropped: %s", error)
 

@@ -1603,11 +1603,18 @@ class Tx:
                 WHERE audit_id > :audit_id ORDER BY audit_id LIMIT :limit""",
             {"audit_id": audit_id, "limit": limit})
 
-    def drop_audit(self, *, before: float, limit: int) -> int:
-        """Drop so many of the oldest rows at most; the chain then starts at a checkpoint."""
+    def drop_audit(self, *, before: float, now: float, limit: int) -> int:
+        """Drop so many of the oldest rows at most; the chain then starts at a checkpoint.
+
+        A row of the future, which a wrong clock has left between old ones, goes with them. Where
+        none is old nothing goes: then it is the clock of now that is wrong.
+        """
         oldest = self._all("SELECT audit_id, at, chain FROM audit ORDER BY audit_id LIMIT :limit",
                            {"limit": limit})
-        old = list(takewhile(lambda row: float(row["at"]) < before, oldest))
+        old = list(takewhile(
+            lambda row: not before <= float(row["at"]) <= now + DAY_S, oldest))
+        while old and float(old[-1]["at"]) >= before:
+            old.pop()
         if old:
             self._run("DELETE FROM audit WHERE audit_id <= :last", {"last": old[-1]["audit_id"]})
             self.put_setting(key="audit base",

@@ -1480,19 +1480,29 @@ class TheChain(StoreCase):
                 self.change(sql)
                 self.assertEqual(self.store.verify_audit().broken, 7)
 
+    def test_a_row_of_the_future_does_not_keep_what_is_old(self):
+        with self.store.transaction() as tx:
+            for at in (NOON, NOON + 1e9, NOON + 1, NOON + 50, NOON + 1e9):
+                tx.record(now=at, kind="turn", event="t")
+            self.assertEqual(tx.drop_audit(before=-1e6, now=12.0, limit=100), 0,
+                             "a board that has just started without a clock")
+            self.assertEqual(tx.drop_audit(before=NOON + 9, now=NOON + 60, limit=100), 3)
+            self.assertEqual(tx.drop_audit(before=NOON + 9, now=NOON + 60, limit=100), 0)
+        self.assertIsNone(self.store.verify_audit().broken)
+
     def test_after_retention_it_starts_at_the_checkpoint(self):
         self.fill()
         with self.store.transaction() as tx:
-            self.assertEqual(tx.drop_audit(before=NOON + 3, limit=4), 4)
-            self.assertEqual(tx.drop_audit(before=NOON + 3, limit=100), 2)
-            self.assertEqual(tx.drop_audit(before=NOON + 3, limit=100), 0)
+            self.assertEqual(tx.drop_audit(before=NOON + 3, now=NOON + 99, limit=4), 4)
+            self.assertEqual(tx.drop_audit(before=NOON + 3, now=NOON + 99, limit=100), 2)
+            self.assertEqual(tx.drop_audit(before=NOON + 3, now=NOON + 99, limit=100), 0)
         found = self.store.verify_audit()
         self.assertEqual((found.rows, found.first, found.broken), (18, 7, None))
 
     def test_it_goes_on_where_retention_left_no_row(self):
         self.fill()
         with self.store.transaction() as tx:
-            tx.drop_audit(before=NOON + 10**6, limit=1000)
+            tx.drop_audit(before=NOON + 10**6, now=NOON + 10**6, limit=1000)
         self.fill(1)
         found = self.store.verify_audit()
         self.assertEqual((found.rows, found.first, found.head, found.broken), (2, 25, 26, None))
