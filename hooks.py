@@ -525,7 +525,7 @@ class Hooks:
             judged = self._judge(call, durable=True)
         if judged is None:
             return {"action": "block", "message": FAILED}
-        unreached = self._desk.send(list(judged.notices)) if judged.notices else frozenset()
+        unreached = self._desk.send(list(judged.notices))
         if judged.decision.state is State.ALLOW or judged.outcome.runs:
             self._let_through(call, judged)
             return None

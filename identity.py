@@ -241,14 +241,6 @@ class Sender(NamedTuple):
         return self.chat_type == "dm"
 
 
-class Rights(NamedTuple):
-    """What the roster alone says about what somebody may do; all of it is `remembered`."""
-
-    own: ToolLists
-    of_role: ToolLists
-    budget: int
-
-
 class Principal(NamedTuple):
     """Who one call is attributed to.
 
@@ -264,7 +256,6 @@ class Principal(NamedTuple):
     why: str = ""
     background: bool = False
     via_subagent: bool = False
-    rights: Rights | None = None  # of somebody on the roster
 
     @property
     def is_identified(self) -> bool:
@@ -298,9 +289,7 @@ def _principal(tx: Tx, account: Account, evidence: Evidence) -> Principal:
     row = tx.person_by_account(platform=account.platform, sender_id=account.sender_id)
     if row is None:
         return Principal(account, account.key, "", None, evidence)
-    role, person_id = Role(row["role"]), str(row["person_id"])
-    return Principal(account, person_id, str(row["name"]), role, evidence,
-                     rights=rights_of(tx, person_id=person_id, role=role))
+    return Principal(account, str(row["person_id"]), str(row["name"]), Role(row["role"]), evidence)
 
 
 MACHINE = Principal(CRON, "cron", "the operator's automation", Role.OWNER, Evidence.MACHINE)
@@ -723,11 +712,7 @@ def budget_of(tx: Tx, *, person_id: str, role: Role) -> int:
 def is_over_budget(tx: Tx, *, person_id: str, role: Role, now: float) -> bool:
     if not is_governed(role):
         return False
-    return _has_used_up(tx, rights_of(tx, person_id=person_id, role=role).budget,
-                        person_id=person_id, now=now)
-
-
-def _has_used_up(tx: Tx, budget: int, *, person_id: str, now: float) -> bool:
+    budget = rights_of(tx, person_id=person_id, role=role).budget
     return budget > 0 and tx.tokens_on(person_id=person_id, day=day_of(now)) >= budget
 
 
@@ -737,6 +722,14 @@ def lists_of(tx: Tx, *, subject: str, role: Role) -> tuple[ToolLists, ToolLists]
     own = [(str(r["tool"]), str(r["effect"])) for r in rows if r["subject"] == subject]
     of_role = [(str(r["tool"]), str(r["effect"])) for r in rows if r["subject"] != subject]
     return ToolLists.of(own), ToolLists.of(of_role)
+
+
+class Rights(NamedTuple):
+    """What the roster alone says about what somebody may do; all of it is `remembered`."""
+
+    own: ToolLists
+    of_role: ToolLists
+    budget: int
 
 
 def rights_of(tx: Tx, *, person_id: str, role: Role) -> Rights:
@@ -756,9 +749,9 @@ def standing_of(tx: Tx, who: Principal, settings: Settings, *, now: float) -> St
                         approval_tools=settings.approval_tools)
     if not is_governed(who.role):
         return Standing(who.role, mode=mode)
-    rights = who.rights or rights_of(tx, person_id=who.person_id, role=who.role)
-    over = mode is not Mode.PAUSED and _has_used_up(
-        tx, rights.budget, person_id=who.person_id, now=now)
+    rights = rights_of(tx, person_id=who.person_id, role=who.role)
+    over = mode is not Mode.PAUSED and is_over_budget(
+        tx, person_id=who.person_id, role=who.role, now=now)
     return Standing(who.role, rights.own, rights.of_role, mode, over, True, not who.background,
                     settings.approval_tools)
 
@@ -900,7 +893,7 @@ def _welcome(tx: Tx, resolver: Resolver, sender: Sender, who: Principal, role: R
         person = add_person(tx, resolver, sender, role, joined_by="invite", now=now)
     else:
         change_role(tx, who.person_id, role, by="invite", now=now)
-        person = who._replace(role=role, rights=None)
+        person = who._replace(role=role)
     return Verdict(
         person, Ending.JOINED,
         f"Welcome, {person.name}. You have joined as a {role.value}. Just write what you need; "

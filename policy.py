@@ -8,7 +8,6 @@ the same `Standing`, so no rule lives outside this module.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -125,19 +124,13 @@ class ToolLists(NamedTuple):
     @classmethod
     def of(cls, rules: Iterable[tuple[str, str]]) -> ToolLists:
         """From (tool, effect) pairs; a line with an unknown effect removes."""
-        return _lists_of(tuple(rules))
-
-
-@functools.lru_cache(maxsize=1024)
-def _lists_of(rules: tuple[tuple[str, str], ...]) -> ToolLists:
-    if not rules:
-        return NO_LISTS
-    by_effect: dict[Effect, list[str]] = {effect: [] for effect in Effect}
-    for tool, effect in rules:
-        known = effect in Effect.__members__.values()
-        by_effect[Effect(effect) if known else Effect.REMOVE].append(tool)
-    return ToolLists(*(Bucket.of(by_effect[e])
-                       for e in (Effect.ALLOW, Effect.ASK, Effect.REMOVE)))
+        by_effect: dict[Effect, list[str]] = {effect: [] for effect in Effect}
+        for tool, effect in rules:
+            known = effect in Effect.__members__.values()
+            by_effect[Effect(effect) if known else Effect.REMOVE].append(tool)
+        if not any(by_effect.values()):
+            return NO_LISTS
+        return cls(*(Bucket.of(by_effect[e]) for e in (Effect.ALLOW, Effect.ASK, Effect.REMOVE)))
 
 
 NO_LISTS = ToolLists()

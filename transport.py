@@ -336,13 +336,13 @@ class Desk:
     def _refused_already(self, tx: Tx, who: Principal, tool: str, args: Arguments, *,
                          now: float) -> str:
         """A deny stands for a while, and an owner is asked only so often."""
-        denied = tx.last_denied(person_id=who.person_id, tool=tool, args_digest=args.digest,
-                                since=now - self._settings().grant_ttl_s)
         if len(args.text) > MAX_ASK_CHARS:
             return (f"Refused: the arguments of this call of {shown(tool, 100)} are "
                     f"{len(args.text):,} characters long, and an owner is asked about at most "
                     f"{MAX_ASK_CHARS:,}. Nothing was run and nobody was asked. Do it in smaller "
                     "parts.")
+        denied = tx.last_denied(person_id=who.person_id, tool=tool, args_digest=args.digest,
+                                since=now - self._settings().grant_ttl_s)
         if denied is not None:
             reason = f" Reason given: {denied['reason']}." if denied["reason"] else ""
             return (f"Refused: the owner said no to this call of {shown(tool, 100)} "
